@@ -1,0 +1,1 @@
+//! The agent library of the Glocal mesh.

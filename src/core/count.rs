@@ -1,0 +1,146 @@
+//! Counters: every drop, refusal and delivery by tenant, class and reason.
+//!
+//! Plain atomics, made with the tenant, read by whoever renders metrics. Nothing here decides anything.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::deny::Deny;
+use crate::name::Class;
+
+macro_rules! drops {
+    ($($(#[$doc:meta])+ $variant:ident = $code:literal;)*) => {
+        /// Why an accepted message, or a frame of a peer, went no further.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Drop { $($(#[$doc])+ $variant,)* }
+
+        impl Drop {
+            /// Every reason.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The metric label.
+            #[must_use]
+            pub const fn code(self) -> &'static str {
+                match self { $(Self::$variant => $code,)* }
+            }
+        }
+    };
+}
+
+drops! {
+    /// The egress lane was full and the class drops.
+    LaneFull = "lane-full";
+    /// It waited in a `live` lane longer than the class allows, or past its own ttl.
+    Aged = "aged";
+    /// Older than the last delivered of its publisher, or a repeat.
+    Late = "late";
+    /// It passed too many brokers.
+    HopLimit = "hop-limit";
+    /// The next edge does not allow the tenant.
+    EdgeTenant = "edge-tenant";
+    /// A target broker is not reachable for the tenant.
+    NoRoute = "no-route";
+    /// A target, origin or sender handle that was never announced, or a target that is self or back.
+    BadTarget = "bad-target";
+    /// The target had no member of the queue group any more.
+    NoMember = "no-member";
+    /// The session or edge went away with the message in its lane.
+    Gone = "gone";
+    /// The message is larger than the fabric allows.
+    TooLarge = "too-large";
+    /// A frame of a peer could not be decoded.
+    Malformed = "malformed";
+}
+
+/// One counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of one class of one tenant on one node.
+#[derive(Debug, Default)]
+pub struct ClassCounters {
+    /// Messages accepted from clients.
+    pub published: Counter,
+    /// Bytes of payload accepted from clients.
+    pub published_bytes: Counter,
+    /// Messages put into session lanes.
+    pub delivered: Counter,
+    /// Message copies put into edge lanes.
+    pub relayed_out: Counter,
+    /// Message copies received over edges.
+    pub relayed_in: Counter,
+    /// Accepted messages that matched nothing in the mesh.
+    pub unmatched: Counter,
+    drops: [Counter; Drop::ALL.len()],
+}
+
+impl ClassCounters {
+    /// Counts `n` drops.
+    pub fn dropped(&self, reason: Drop, n: u64) {
+        if let Some(counter) = self.drops.get(reason as usize) {
+            counter.add(n);
+        }
+    }
+
+    /// Drops for `reason` so far.
+    #[must_use]
+    pub fn drops(&self, reason: Drop) -> u64 {
+        self.drops.get(reason as usize).map_or(0, Counter::value)
+    }
+}
+
+/// Counters of one tenant on one node.
+#[derive(Debug)]
+pub struct Counters {
+    classes: [ClassCounters; 4],
+    denied: [[Counter; Deny::ALL.len()]; 2],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            classes: std::array::from_fn(|_| ClassCounters::default()),
+            denied: std::array::from_fn(|_| std::array::from_fn(|_| Counter::default())),
+        }
+    }
+}
+
+impl Counters {
+    /// The counters of one class.
+    #[must_use]
+    pub fn class(&self, class: Class) -> &ClassCounters {
+        let [live, ctrl, tele, bulk] = &self.classes;
+        match class {
+            Class::Live => live,
+            Class::Ctrl => ctrl,
+            Class::Tele => tele,
+            Class::Bulk => bulk,
+        }
+    }
+
+    /// Counts one refusal of an operation by this tenant's principal.
+    pub fn deny(&self, access: crate::deny::Access, reason: Deny) {
+        if let Some(counter) = self.denied.get(access as usize).and_then(|row| row.get(reason.index())) {
+            counter.add(1);
+        }
+    }
+
+    /// Refusals so far.
+    #[must_use]
+    pub fn denials(&self, access: crate::deny::Access, reason: Deny) -> u64 {
+        self.denied.get(access as usize).and_then(|row| row.get(reason.index())).map_or(0, Counter::value)
+    }
+}

@@ -1,0 +1,108 @@
+//! Every limit of the mesh, in one place, each with its unit and its reason.
+//!
+//! What happens when a limit is reached is said at the place that enforces it and tested there.
+
+/// Longest tenant id, region or agent label, in bytes (DESIGN section 2: one leading character and 62 more).
+pub const LABEL_BYTES_MAX: usize = 63;
+/// Longest raw name or raw filter, in bytes: long enough for any sane subject, short enough to copy without thought.
+pub const RAW_BYTES_MAX: usize = 1024;
+/// Most tokens in a raw name or filter: bounds the depth of every trie walk.
+pub const NAME_TOKENS_MAX: usize = 128;
+/// Longest qualified name: `T.`, tenant, class and the raw part with their dots.
+pub const QUALIFIED_BYTES_MAX: usize = 2 + LABEL_BYTES_MAX + 1 + 4 + 1 + RAW_BYTES_MAX;
+/// Longest queue group name, in bytes: it travels in target lists with a one-byte length.
+pub const QUEUE_GROUP_BYTES_MAX: usize = 128;
+
+/// Default largest payload of one message, in bytes; fabric-wide, set by the bundle.
+pub const MAX_PAYLOAD_BYTES_DEFAULT: u32 = 1024 * 1024;
+/// Largest payload a bundle may allow, in bytes: bounds reassembly memory.
+pub const MAX_PAYLOAD_BYTES_CEILING: u32 = 8 * 1024 * 1024;
+/// Longest header block of one message, in bytes: its length field is 16 bits wide.
+pub const HEADERS_BYTES_MAX: usize = 32 * 1024;
+/// Longest extension block of one data frame, in bytes: its length field is 16 bits wide.
+pub const EXT_BYTES_MAX: usize = 32 * 1024;
+/// Largest control frame body before the peer has sent a valid hello, in bytes: nothing big is believed from a stranger.
+pub const CONTROL_BYTES_MAX_BEFORE_HELLO: usize = 4 * 1024;
+/// Largest control frame body, in bytes.
+pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
+
+/// Most target brokers in one data frame: a larger fan-out is split over several frames.
+pub const TARGETS_MAX: usize = 1024;
+/// Most brokers a message may pass before it is dropped: loops end even if routes are wrong.
+pub const HOPS_MAX: u8 = 16;
+
+/// Largest slice of one lane on a bridge, in bytes (DESIGN section 6).
+pub const SLICE_BYTES_MAX: usize = 16 * 1024;
+/// Data streams per bridge and direction (DESIGN section 6).
+pub const BRIDGE_STREAMS: usize = 16;
+/// Most lanes one peer may hold open on one bridge: two tenants' worth of state per allowed tenant at 10 000 tenants.
+pub const BRIDGE_LANES_MAX: usize = 65_536;
+/// Refused slices and lanes after which a bridge is closed: one is a race with a reload, a hundred is a liar.
+pub const BRIDGE_REFUSALS_MAX: u64 = 100;
+/// Most broker or sender handles announced in one lane.
+pub const LANE_HANDLES_MAX: usize = 65_536;
+/// Reassembly memory of partial frames per bridge, in bytes.
+pub const BRIDGE_REASSEMBLY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes one lane of an edge may queue before its class's rule applies.
+pub const EDGE_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes all lanes of one edge may queue together: memory is bounded whatever the number of tenants.
+pub const EDGE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bytes one class of a session's egress may queue before its class's rule applies.
+pub const SESSION_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Age at which a queued `live` frame is dropped instead of sent, in milliseconds: old news is no news.
+pub const LIVE_AGE_MS_MAX: u64 = 10_000;
+/// How long a session's full `ctrl` or `bulk` lane is tolerated before it is disconnected, in milliseconds.
+pub const SLOW_CONSUMER_MS_MAX: u64 = 5_000;
+
+/// Subscriptions one session may hold.
+pub const SESSION_SUBSCRIPTIONS_MAX: usize = 100_000;
+/// Sessions one node accepts.
+pub const SESSIONS_MAX: usize = 100_000;
+/// Sessions and unfinished handshakes from one IP address.
+pub const CONNECTIONS_PER_IP_MAX: usize = 20_000;
+/// Unfinished handshakes one node carries at once.
+pub const HANDSHAKES_MAX: usize = 4_096;
+/// Time a connection has to finish TLS and send its hello, in milliseconds.
+pub const HANDSHAKE_MS_MAX: u64 = 10_000;
+/// Silence after which a native session is probed, in milliseconds.
+pub const SESSION_PING_MS: u64 = 20_000;
+/// Unanswered probes after which a native session is closed.
+pub const SESSION_PINGS_MAX: u32 = 2;
+/// Interest records one peer may hold per tenant and origin.
+pub const INTEREST_FILTERS_MAX: usize = 10_000_000;
+/// Remembered reply routes per tenant: (reply subject) to origin broker.
+pub const REPLY_ROUTES_MAX: usize = 65_536;
+/// How long a reply route lives without use, in milliseconds (DESIGN section 5).
+pub const REPLY_ROUTE_MS: u64 = 30_000;
+
+/// Certificates in one presented chain: leaf, region CA, root and one to spare.
+pub const CHAIN_CERTIFICATES_MAX: usize = 4;
+/// Size of one presented certificate, in bytes: bounds what is parsed for a stranger.
+pub const CERTIFICATE_BYTES_MAX: usize = 16 * 1024;
+/// Tenants in one bundle.
+pub const TENANTS_MAX: usize = 200_000;
+/// Brokers in one bundle.
+pub const NODES_MAX: usize = 10_000;
+/// Edges in one bundle.
+pub const EDGES_MAX: usize = 100_000;
+/// Size of one signed bundle file, in bytes.
+pub const BUNDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Size of one configuration or plan file, in bytes.
+pub const CONFIG_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// DENY lines logged per principal and second; all are counted.
+pub const DENY_LOGS_PER_SECOND: u32 = 20;
+/// Longest field written to a log line, in bytes; the rest is cut.
+pub const LOG_FIELD_BYTES_MAX: usize = 128;
+/// Commands waiting for the control task: full means back-pressure on the session that asks.
+pub const CONTROL_QUEUE_MAX: usize = 4_096;
+/// Cached match decisions per session.
+pub const MATCH_CACHE_MAX: usize = 1_024;
+/// First pause before an edge is dialled again, in milliseconds.
+pub const REDIAL_MS_MIN: u64 = 100;
+/// Longest pause before an edge is dialled again, in milliseconds.
+pub const REDIAL_MS_MAX: u64 = 5_000;
+/// Interval of liveness probes on a bridge, in milliseconds (DESIGN section 5).
+pub const PROBE_MS: u64 = 200;
+/// Shortest silence after which a bridge is dead, in milliseconds (DESIGN section 5: max(1 s, 4 x RTT)).
+pub const DEAD_MS_MIN: u64 = 1_000;

@@ -1,0 +1,1 @@
+//! Session and bridge machines of the Glocal mesh, without I/O.

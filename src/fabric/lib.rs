@@ -1,0 +1,1 @@
+//! Fabric plans, certificates and signed bundles of the Glocal mesh.

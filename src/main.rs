@@ -1,0 +1,2 @@
+//! The `glocal` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The Glocal broker: configuration, TLS, listeners, sessions, bridges, telemetry.

@@ -1,0 +1,1 @@
+//! A seeded world of many Glocal cores and links, with checkers.

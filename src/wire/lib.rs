@@ -1,0 +1,1 @@
+//! Frames and slices of the Glocal mesh: bytes in, bytes out.
