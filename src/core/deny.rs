@@ -10,11 +10,11 @@ use crate::limits::LOG_FIELD_BYTES_MAX;
 use crate::name::NameError;
 
 macro_rules! catalogue {
-    ($($(#[$doc:meta])+ $variant:ident = $code:literal, $text:literal;)*) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $code:literal, $text:literal;)*) => {
         /// Why an operation or a connection was refused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
-        pub enum Deny { $($(#[$doc])+ $variant,)* }
+        pub enum Deny { $($(#[doc = $doc])+ $variant,)* }
 
         impl Deny {
             /// Every reason, in the order of the catalogue.
@@ -35,7 +35,7 @@ macro_rules! catalogue {
             /// What the reason means and what to do about it, for the documentation.
             #[must_use]
             pub const fn doc(self) -> &'static str {
-                match self { $(Self::$variant => concat!($($doc, " "),+),)* }
+                match self { $(Self::$variant => concat!($($doc),+),)* }
             }
         }
     };
