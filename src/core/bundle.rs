@@ -8,6 +8,13 @@ use crate::limits::MAX_PAYLOAD_BYTES_DEFAULT;
 use crate::name::{Label, NodeId, TenantId};
 use crate::time::UnixTime;
 
+mod admission;
+mod checked;
+mod error;
+
+pub use checked::{Bundle, BundleState};
+pub use error::{BundleError, Entries};
+
 /// SHA-256 of one section's bytes, as the head lists it.
 pub type SectionDigest = [u8; 32];
 
@@ -44,7 +51,9 @@ pub struct Head {
     pub tenant_id_form: TenantIdForm,
     /// The one broker that may sign the same contents afresh.
     pub resigner: Option<NodeId>,
-    /// One digest per tenant section, sorted.
+    /// Revoked leaves of brokers; those of agents are in their tenant's section, which not every broker holds.
+    pub revocations: Vec<Revocation>,
+    /// One digest per tenant section, strictly ascending.
     pub sections: Vec<SectionDigest>,
     /// When it was signed.
     pub issued: UnixTime,
@@ -67,6 +76,7 @@ impl Head {
             max_payload_bytes: MAX_PAYLOAD_BYTES_DEFAULT,
             tenant_id_form: TenantIdForm::Plain,
             resigner: None,
+            revocations: Vec::new(),
             sections: Vec::new(),
             issued,
             expires,
@@ -178,7 +188,8 @@ pub enum Revocation {
         region: Label,
         /// The agent; `None` for all.
         agent: Option<Label>,
-        /// Certificates whose validity starts before this are revoked.
+        /// Certificates whose validity starts before this are revoked. Issuers date leaves back by minutes, so a
+        /// replacement is made at least that much later.
         before: UnixTime,
     },
 }
@@ -197,3 +208,6 @@ pub struct AgentRule {
     /// The raw filter it covers.
     pub filter: crate::name::RawFilter,
 }
+
+#[cfg(test)]
+mod tests;

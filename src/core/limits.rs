@@ -50,6 +50,16 @@ pub const EDGE_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const EDGE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes one class of a session's egress may queue before its class's rule applies.
 pub const SESSION_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Charged against lane limits for every queued frame beside its bytes: what the bookkeeping of a small frame costs.
+pub const QUEUED_FRAME_OVERHEAD_BYTES: usize = 128;
+/// Control frames (acks, pongs, refusals) one session may have waiting, in bytes: more is a client that does not read.
+pub const SESSION_CONTROL_QUEUE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of one packet by default, the unit of scheduling: what fits the smallest datagram QUIC must carry.
+pub const PACKET_BYTES_DEFAULT: usize = 1200;
+/// Emptied queues one scheduler keeps for the next tenant that needs one: saves allocation when traffic is light.
+pub const SPARE_LANES_MAX: usize = 64;
+/// Frames an emptied lane keeps room for; more is given back.
+pub const LANE_KEEP_FRAMES: usize = 64;
 /// Age at which a queued `live` frame is dropped instead of sent, in milliseconds: old news is no news.
 pub const LIVE_AGE_MS_MAX: u64 = 10_000;
 /// How long a session's full `ctrl` or `bulk` lane is tolerated before it is disconnected, in milliseconds.
@@ -86,10 +96,44 @@ pub const TENANTS_MAX: usize = 200_000;
 pub const NODES_MAX: usize = 10_000;
 /// Edges in one bundle.
 pub const EDGES_MAX: usize = 100_000;
+/// Roots of one fabric: the one in use, its successor, and a few to spare.
+pub const ROOTS_MAX: usize = 16;
+/// Keys that may issue one broker's leaf, or agents of one tenant.
+pub const ISSUERS_MAX: usize = 1_024;
+/// Regions one key may issue agents of one tenant in.
+pub const ISSUER_REGIONS_MAX: usize = 10_000;
+/// Superuser tenants of one fabric: every one sees everything, so a long list is a mistake.
+pub const SUPERUSERS_MAX: usize = 64;
+/// Grants in one tenant's section: each is looked at for every foreign operation.
+pub const GRANTS_MAX: usize = 1_024;
+/// Agent rules in one tenant's section.
+pub const AGENT_RULES_MAX: usize = 65_536;
+/// Revocations in one section, or of brokers in the head.
+pub const REVOCATIONS_MAX: usize = 200_000;
+/// Longest serial number of a certificate, in bytes (RFC 5280 section 4.1.2.2).
+pub const SERIAL_BYTES_MAX: usize = 20;
+/// Largest weight of a tenant: weight times a packet stays far from overflow.
+pub const TENANT_WEIGHT_MAX: u32 = 1_000_000;
+/// Size of one head, in bytes: digests of all tenants, all brokers and all edges at their limits.
+pub const HEAD_BYTES_MAX: usize = 48 * 1024 * 1024;
+/// Size of one tenant's section, in bytes: a full list of revocations and rules.
+pub const SECTION_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Grace after a bundle's expiry in which sessions that exist may stay, in seconds (DESIGN section 3).
+pub const BUNDLE_GRACE_SECONDS: i64 = 86_400;
 /// Size of one signed bundle file, in bytes.
 pub const BUNDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Size of one configuration or plan file, in bytes.
 pub const CONFIG_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Entries in one list of a configuration, an edge's addresses included: no sane file has more.
+pub const CONFIG_LIST_MAX: usize = 100_000;
+/// Lowest rate an edge may be shaped to, in bits per second: below it one packet outlasts a probe's deadline.
+pub const CONFIG_RATE_BITS_MIN: u64 = 64_000;
+/// Highest rate an edge may be shaped to, in bits per second: no link is faster, and sums stay far from overflow.
+pub const CONFIG_RATE_BITS_MAX: u64 = 1_000_000_000_000;
+/// Longest lame-duck time, in milliseconds: a shutdown ends within ten minutes.
+pub const LAME_DUCK_MS_MAX: u64 = 600_000;
+/// Most worker threads a configuration may ask for.
+pub const RUNTIME_THREADS_MAX: u64 = 1_024;
 /// DENY lines logged per principal and second; all are counted.
 pub const DENY_LOGS_PER_SECOND: u32 = 20;
 /// Longest field written to a log line, in bytes; the rest is cut.

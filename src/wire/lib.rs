@@ -1,1 +1,3 @@
 //! Frames and slices of the Glocal mesh: bytes in, bytes out.
+
+pub mod bundle;
