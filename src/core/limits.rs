@@ -25,6 +25,24 @@ pub const EXT_BYTES_MAX: usize = 32 * 1024;
 pub const CONTROL_BYTES_MAX_BEFORE_HELLO: usize = 4 * 1024;
 /// Largest control frame body, in bytes.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
+/// Protocol versions one hello may offer: neighbours of two releases need two.
+pub const HELLO_VERSIONS_MAX: usize = 16;
+/// Longest free name a client gives itself in its hello, in bytes: it only labels logs.
+pub const CLIENT_NAME_BYTES_MAX: usize = 128;
+/// Longest node id as text, `<region>/<agent>`, in bytes; a sender's text has the same bound.
+pub const NODE_ID_BYTES_MAX: usize = 2 * LABEL_BYTES_MAX + 1;
+/// Longest role name in a welcome, in bytes.
+pub const ROLE_BYTES_MAX: usize = 16;
+/// Longest uid of a principal, in bytes: 16 hex digits today.
+pub const UID_BYTES_MAX: usize = 64;
+/// Longest prefix of reply subjects in a welcome, in bytes: `_INBOX.<region>.<agent>.` and some.
+pub const INBOX_PREFIX_BYTES_MAX: usize = 256;
+/// Longest code of a refusal or error, in bytes.
+pub const CODE_BYTES_MAX: usize = 64;
+/// Longest text of a refusal or error, in bytes: one line for a person.
+pub const TEXT_BYTES_MAX: usize = 512;
+/// Tenant codes in one allowed-set frame: half of a full control frame; more follow in further frames.
+pub const ALLOWED_SET_MACS_MAX: usize = 2048;
 
 /// Most target brokers in one data frame: a larger fan-out is split over several frames.
 pub const TARGETS_MAX: usize = 1024;
@@ -150,3 +168,32 @@ pub const REDIAL_MS_MAX: u64 = 5_000;
 pub const PROBE_MS: u64 = 200;
 /// Shortest silence after which a bridge is dead, in milliseconds (DESIGN section 5: max(1 s, 4 x RTT)).
 pub const DEAD_MS_MIN: u64 = 1_000;
+
+/// Bytes a client buffers for its connection before publishers wait: a quarter second at 4 MB/s, and enough to batch.
+pub const CLIENT_OUTBOX_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of unsent answers and cancellations a client may owe before it gives the connection up: only a broker that
+/// floods probes without reading gets here.
+pub const CLIENT_OUTBOX_BYTES_CEILING: usize = 32 * 1024 * 1024;
+/// Largest single write of a client, in bytes: four full TLS records.
+pub const CLIENT_WRITE_BYTES: usize = 64 * 1024;
+/// Messages one subscription of a client buffers by default.
+pub const CLIENT_SUBSCRIPTION_MESSAGES: usize = 65_536;
+/// Bytes one subscription of a client buffers by default.
+pub const CLIENT_SUBSCRIPTION_BYTES: usize = 64 * 1024 * 1024;
+/// How long a client stops reading for a full subscription of a reliable class before it drops, in milliseconds: less
+/// than the broker's own patience, so that one stuck reader does not cost the whole session.
+pub const CLIENT_DELIVER_WAIT_MS: u64 = 2_000;
+/// Publishes a client leaves unacknowledged by default before publishers wait.
+pub const CLIENT_IN_FLIGHT_DEFAULT: usize = 4_096;
+/// Requests one client may have open: each is a map entry and a queue.
+pub const CLIENT_REQUESTS_MAX: usize = 65_536;
+/// Pings one client may have open.
+pub const CLIENT_PINGS_MAX: usize = 4_096;
+/// Events one client keeps for a listener that is slow; older ones are lost.
+pub const CLIENT_EVENTS_MAX: usize = 256;
+/// First pause before a client dials again, in milliseconds.
+pub const CLIENT_REDIAL_MS_MIN: u64 = 100;
+/// Longest pause before a client dials again, in milliseconds.
+pub const CLIENT_REDIAL_MS_MAX: u64 = 5_000;
+/// Longest program name a client says in its hello, in bytes.
+pub const CLIENT_NAME_BYTES_MAX: usize = 128;

@@ -1,0 +1,207 @@
+//! Control frames: `len u32 (bytes after it) · kind u8 · 0[3]`, then a bincode body under a size limit.
+//!
+//! [`Control`] is closed: one variant per kind, one public struct per body. Every field is bounded when it is encoded
+//! and again when it is decoded; a body must be consumed to its last byte. A changed body is a new kind, and kinds
+//! `0x20`–`0x3f` are skipped when unknown, so that neighbours of two releases work together. What is welcome on which
+//! stream, and when, is for the session and bridge machines. Bodies are never hashed or signed: an encoding is not canonical.
+
+mod body;
+
+use bincode::config;
+use bytes::{BufMut, BytesMut};
+use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
+
+pub use body::{
+    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Denied, Error, Goodbye, Hello, Interest,
+    InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe, Subscribed, Unsubscribe,
+    Welcome, clip,
+};
+
+use crate::frame::CONTROL_HEAD_BYTES;
+use crate::{EncodeError, FrameError};
+
+/// The protocol version that this crate speaks, as offered in a hello.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+macro_rules! control {
+    ($($(#[$doc:meta])+ $body:ident = $kind:literal;)*) => {
+        /// Every control body.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Control { $($(#[$doc])+ $body($body),)* }
+
+        impl Control {
+            /// Every known kind.
+            pub const KINDS: &[u8] = &[$($kind,)*];
+
+            /// The kind of this body.
+            #[must_use]
+            pub const fn kind(&self) -> u8 {
+                match self { $(Self::$body(_) => $kind,)* }
+            }
+
+            /// The name of this body, for logs.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$body(_) => stringify!($body),)* }
+            }
+
+            fn check(&self) -> Result<(), &'static str> {
+                match self { $(Self::$body(body) => body.check(),)* }
+            }
+
+            fn write(&self, writer: &mut Writer<'_>) -> Result<(), bincode::error::EncodeError> {
+                match self { $(Self::$body(body) => bincode::encode_into_writer(body, writer, config::standard()),)* }
+            }
+
+            /// `None` for an unknown kind.
+            fn read(kind: u8, body: &[u8], limit: usize) -> Result<Option<Self>, FrameError> {
+                match kind {
+                    $($kind => read_body::<$body>(kind, body, limit).map(|body| Some(Self::$body(body))),)*
+                    _ => Ok(None),
+                }
+            }
+        }
+
+        $(impl From<$body> for Control {
+            fn from(body: $body) -> Self {
+                Self::$body(body)
+            }
+        })*
+
+        const fn is_known(kind: u8) -> bool {
+            matches!(kind, $($kind)|*)
+        }
+    };
+}
+
+control! {
+    /// A client's first frame.
+    Hello = 0x01;
+    /// The broker's answer to a hello.
+    Welcome = 0x02;
+    /// A client subscribes.
+    Subscribe = 0x03;
+    /// The subscription took effect.
+    Subscribed = 0x04;
+    /// A client unsubscribes.
+    Unsubscribe = 0x05;
+    /// An operation was refused; the session stays open.
+    Denied = 0x06;
+    /// A publish is in the memory of every target.
+    Ack = 0x07;
+    /// A request matched nobody in the mesh.
+    NoResponders = 0x08;
+    /// Asks for a pong after all earlier commands took effect.
+    Ping = 0x09;
+    /// Answers a ping.
+    Pong = 0x0a;
+    /// The sender is about to close.
+    Goodbye = 0x0b;
+    /// The peer broke the protocol; the sender closes.
+    Error = 0x0c;
+    /// A broker's first frame on a bridge's control stream.
+    BridgeHello = 0x10;
+    /// A part of the sender's allowed tenants, as codes.
+    AllowedSet = 0x11;
+    /// The sender knows the effective set and opens lanes.
+    Ready = 0x12;
+    /// Liveness probe.
+    Probe = 0x13;
+    /// Answers a probe.
+    ProbeAck = 0x14;
+    /// The peer broke the protocol; the sender closes the bridge.
+    BridgeError = 0x15;
+    /// Gives a broker a handle, within one lane.
+    AnnounceBroker = 0x18;
+    /// Gives a sender a handle, within one lane.
+    AnnounceSender = 0x19;
+    /// A change of what subscribers behind a broker want.
+    Interest = 0x1a;
+    /// Frames a full list of interest.
+    InterestSync = 0x1b;
+    /// A target had no member for a message.
+    NoMember = 0x1c;
+}
+
+/// Whether a receiver passes over this kind when it does not know it.
+#[must_use]
+pub const fn is_skippable(kind: u8) -> bool {
+    kind >= 0x20 && kind < 0x40
+}
+
+/// Whether a frame of this kind is decoded or skipped; anything else is a protocol error.
+#[must_use]
+pub(crate) const fn is_control_kind(kind: u8) -> bool {
+    is_known(kind) || is_skippable(kind)
+}
+
+impl Control {
+    /// Appends the whole frame.
+    ///
+    /// # Errors
+    /// [`EncodeError`] when a field is out of range or the body too large; `out` is unchanged then.
+    pub fn encode_into(&self, out: &mut BytesMut) -> Result<(), EncodeError> {
+        let kind = self.kind();
+        self.check().map_err(|field| EncodeError::BadField { kind, field })?;
+        let start = out.len();
+        out.put_slice(&[0, 0, 0, 0, kind, 0, 0, 0]);
+        let encoded = self.write(&mut Writer(out)).map_err(|_| EncodeError::Body);
+        let bytes = out.len() - start - CONTROL_HEAD_BYTES;
+        let len = u32::try_from(bytes + CONTROL_HEAD_BYTES - 4).ok().filter(|_| bytes <= CONTROL_BYTES_MAX);
+        match (encoded, len, out.get_mut(start..start + 4)) {
+            (Ok(()), Some(len), Some(slot)) => {
+                slot.copy_from_slice(&len.to_le_bytes());
+                Ok(())
+            }
+            (encoded, ..) => {
+                out.truncate(start);
+                encoded.and(Err(EncodeError::ControlTooLarge(bytes)))
+            }
+        }
+    }
+
+    /// Decodes the body of a frame of `kind`, of at most `limit` bytes; `None` when the kind is unknown and skippable.
+    ///
+    /// # Errors
+    /// [`FrameError::UnknownKind`], [`FrameError::ControlTooLarge`], [`FrameError::BadBody`], [`FrameError::Trailing`] or
+    /// [`FrameError::BadField`].
+    pub fn decode(kind: u8, body: &[u8], limit: usize) -> Result<Option<Self>, FrameError> {
+        let max = limit.min(CONTROL_BYTES_MAX);
+        if body.len() > max {
+            return Err(FrameError::ControlTooLarge { bytes: body.len(), max });
+        }
+        let Some(control) = Self::read(kind, body, max)? else {
+            return if is_skippable(kind) { Ok(None) } else { Err(FrameError::UnknownKind(kind)) };
+        };
+        control.check().map_err(|field| FrameError::BadField { kind, field })?;
+        Ok(Some(control))
+    }
+}
+
+/// Decodes one body under the smallest of the fixed limits that covers `limit`: a hostile length inside it then fails
+/// before it is allocated for.
+fn read_body<T: bincode::Decode<()>>(kind: u8, body: &[u8], limit: usize) -> Result<T, FrameError> {
+    let read = if limit <= CONTROL_BYTES_MAX_BEFORE_HELLO {
+        bincode::decode_from_slice(body, config::standard().with_limit::<CONTROL_BYTES_MAX_BEFORE_HELLO>())
+    } else {
+        bincode::decode_from_slice(body, config::standard().with_limit::<CONTROL_BYTES_MAX>())
+    };
+    match read {
+        Ok((value, used)) if used == body.len() => Ok(value),
+        Ok(_) => Err(FrameError::Trailing),
+        Err(_) => Err(FrameError::BadBody { kind }),
+    }
+}
+
+/// Lets bincode append to the output.
+struct Writer<'a>(&'a mut BytesMut);
+
+impl bincode::enc::write::Writer for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
