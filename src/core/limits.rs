@@ -196,4 +196,3 @@ pub const CLIENT_REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before a client dials again, in milliseconds.
 pub const CLIENT_REDIAL_MS_MAX: u64 = 5_000;
 /// Longest program name a client says in its hello, in bytes.
-pub const CLIENT_NAME_BYTES_MAX: usize = 128;
