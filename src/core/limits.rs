@@ -195,4 +195,3 @@ pub const CLIENT_EVENTS_MAX: usize = 256;
 pub const CLIENT_REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before a client dials again, in milliseconds.
 pub const CLIENT_REDIAL_MS_MAX: u64 = 5_000;
-/// Longest program name a client says in its hello, in bytes.
