@@ -6,21 +6,22 @@
 //! It never touches sockets, files, clocks, threads or randomness.
 
 pub mod bundle;
-// pub mod control;
+pub mod control;
 pub mod count;
-// pub mod data;
+pub mod data;
 pub mod deny;
-// pub mod edge;
-// pub mod guard;
+pub mod edge;
+pub mod guard;
 pub mod identity;
-// pub mod inbox;
-// pub mod interest;
+pub mod inbox;
+pub mod interest;
 pub mod limits;
 pub mod name;
-// pub mod policy;
-// pub mod rate;
-// pub mod routes;
-// pub mod sched;
-// pub mod table;
-// pub mod tenant;
+pub mod policy;
+pub mod port;
+pub mod rate;
+pub mod routes;
+pub mod sched;
+pub mod table;
+pub mod tenant;
 pub mod time;

@@ -1,0 +1,404 @@
+//! The four class lanes of one tenant, shared by deficit round robin in bytes.
+
+use bytes::Bytes;
+
+use super::lane::{Cut, Lane, Lost};
+use super::{DropReason, Drops, Lanes, Pushed, QueuedFrame};
+use crate::limits::{PACKET_BYTES_DEFAULT, QUEUED_FRAME_OVERHEAD_BYTES};
+use crate::name::Class;
+use crate::tenant::TenantKey;
+use crate::time::Time;
+
+/// Weights of `live`, `ctrl`, `tele` and `bulk` within a tenant: news and control before measurements before files,
+/// but a file always moves.
+pub const CLASS_WEIGHTS_DEFAULT: [u32; 4] = [4, 4, 2, 1];
+
+/// Limits and weights of class lanes, indexed by class.
+#[derive(Clone, Debug)]
+pub struct ClassConfig {
+    /// Bytes each lane may hold, counting [`QUEUED_FRAME_OVERHEAD_BYTES`] per frame. An empty lane takes any one frame.
+    pub lane_bytes_max: [usize; 4],
+    /// Weights; zero counts as one.
+    pub weights: [u32; 4],
+    /// The unit of a quantum, and the least a slice is worth cutting to; at least one.
+    pub packet_bytes: usize,
+    /// Whether another lane may continue in the middle of a frame. False for a byte stream without slices.
+    pub split_frames: bool,
+}
+
+impl ClassConfig {
+    /// Default weights and packet, the same limit for every lane, frames may be split over slices.
+    #[must_use]
+    pub const fn new(lane_bytes_max: usize) -> Self {
+        Self {
+            lane_bytes_max: [lane_bytes_max; 4],
+            weights: CLASS_WEIGHTS_DEFAULT,
+            packet_bytes: PACKET_BYTES_DEFAULT,
+            split_frames: true,
+        }
+    }
+
+    fn lane_max(&self, class: Class) -> usize {
+        self.lane_bytes_max.get(class.index()).copied().unwrap_or(0)
+    }
+
+    fn quantum(&self, class: Class) -> i64 {
+        quantum(self.weights.get(class.index()).copied().unwrap_or(1), self.packet_bytes)
+    }
+}
+
+/// Weight times one packet, in bytes of credit.
+pub(super) fn quantum(weight: u32, packet_bytes: usize) -> i64 {
+    i64::from(weight.max(1)).saturating_mul(i64::try_from(packet_bytes.max(1)).unwrap_or(i64::MAX).min(1 << 24))
+}
+
+/// One slice of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassSlice {
+    /// The lane.
+    pub class: Class,
+    /// Bytes added to the output; never zero.
+    pub bytes: usize,
+    /// Whether it begins with the first byte of a frame.
+    pub starts_frame: bool,
+    /// Whether it ends with the last byte of a frame.
+    pub ends_frame: bool,
+}
+
+/// One tenant's four bounded lanes.
+#[derive(Debug)]
+pub struct ClassLanes {
+    config: ClassConfig,
+    queue: ClassQueue,
+}
+
+impl ClassLanes {
+    /// Empty lanes.
+    #[must_use]
+    pub fn new(config: ClassConfig) -> Self {
+        Self { config, queue: ClassQueue::default() }
+    }
+
+    /// Queues a frame, by the rule of its class when the lane is full: `live` drops its oldest (never one that is partly
+    /// sent), the others refuse the newest.
+    pub fn push(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
+        self.queue.push(&self.config, class, frame, 0, now)
+    }
+
+    /// Moves the next slice, of one lane and at most `max_bytes`, to the end of `out`. Drops of aged frames are added to
+    /// `drops`. `None` when nothing is left (or `max_bytes` is zero).
+    pub fn pop_slice(
+        &mut self,
+        max_bytes: usize,
+        now: Time,
+        out: &mut Vec<Bytes>,
+        drops: &mut Drops,
+    ) -> Option<ClassSlice> {
+        self.queue.pop_slice(&self.config, max_bytes, None, now, out, drops)
+    }
+
+    /// Changes the weights; each class feels it at its next turn.
+    pub fn set_weights(&mut self, weights: [u32; 4]) {
+        self.config.weights = weights;
+    }
+
+    /// Bytes queued in all lanes.
+    #[must_use]
+    pub fn backlog_bytes(&self) -> usize {
+        self.queue.bytes()
+    }
+
+    /// Bytes queued in one lane.
+    #[must_use]
+    pub fn lane_backlog(&self, class: Class) -> usize {
+        self.queue.lane(class).bytes()
+    }
+
+    /// Whether a frame of `len` bytes would be queued without any drop: reliable publishers wait for it.
+    #[must_use]
+    pub fn has_room(&self, class: Class, len: usize) -> bool {
+        self.queue.has_room(&self.config, class, len)
+    }
+
+    /// Whether the last slice ended inside a frame, which without splitting means that only its rest may follow.
+    #[must_use]
+    pub fn is_mid_frame(&self) -> bool {
+        self.queue.lanes.iter().any(Lane::is_mid_frame)
+    }
+
+    /// Drops everything, partly sent frames included, reported as `Gone`.
+    pub fn clear(&mut self, drops: &mut Drops) {
+        self.queue.clear(None, drops);
+    }
+}
+
+impl Lanes for ClassLanes {
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+/// The lanes without their configuration, which one scheduler shares among all its tenants.
+#[derive(Debug, Default)]
+pub(super) struct ClassQueue {
+    lanes: [Lane; 4],
+    credits: [i64; 4],
+    ring: Ring,
+}
+
+impl ClassQueue {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.ring.len == 0
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.lanes.iter().map(Lane::bytes).sum()
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.lanes.iter().map(Lane::held).sum()
+    }
+
+    /// Classes whose lane stopped inside a frame.
+    pub(super) fn mid_frame(&self) -> [bool; 4] {
+        self.lanes.each_ref().map(Lane::is_mid_frame)
+    }
+
+    /// Queues a frame. `excess` is what this lane must give up besides, where a bound over all lanes is reached.
+    pub(super) fn push(
+        &mut self,
+        config: &ClassConfig,
+        class: Class,
+        mut frame: QueuedFrame,
+        excess: usize,
+        now: Time,
+    ) -> Pushed {
+        if frame.is_empty() {
+            return Pushed::Queued;
+        }
+        let mut lost = Lost::default();
+        if excess > 0 || !self.has_room(config, class, frame.len()) {
+            let lane = self.lane(class);
+            let fits = lane.kept() == 0 || lane.kept() + frame.held() <= config.lane_max(class);
+            if class != Class::Live || !fits || lane.held() - lane.kept() < excess {
+                return Pushed::DroppedNewest;
+            }
+            lost = self.drop_until(config, class, frame.len(), lane.held().saturating_sub(excess));
+        }
+        frame.queued = now;
+        self.lane_mut(class).push(frame);
+        if !self.ring.contains(class) {
+            self.ring.push_back(class);
+            *self.credit_mut(class) = config.quantum(class);
+        }
+        if lost.frames > 0 { Pushed::DroppedOldest { frames: lost.frames, bytes: lost.bytes } } else { Pushed::Queued }
+    }
+
+    pub(super) fn has_room(&self, config: &ClassConfig, class: Class, len: usize) -> bool {
+        let lane = self.lane(class);
+        lane.is_empty() || lane.held() + len + QUEUED_FRAME_OVERHEAD_BYTES <= config.lane_max(class)
+    }
+
+    /// Drops the oldest until the lane holds at most `held_max` and has room. It keeps its turn: a frame follows at once.
+    fn drop_until(&mut self, config: &ClassConfig, class: Class, len: usize, held_max: usize) -> Lost {
+        let mut lost = Lost::default();
+        while self.lane(class).held() > held_max || !self.has_room(config, class, len) {
+            let Some(one) = self.lane_mut(class).drop_oldest() else { break };
+            lost = Lost { frames: lost.frames + one.frames, bytes: lost.bytes + one.bytes };
+        }
+        lost
+    }
+
+    /// Drops the oldest unpinned frame of `class` that is not partly sent.
+    fn drop_oldest(&mut self, class: Class) -> Option<Lost> {
+        let lost = self.lane_mut(class).drop_oldest()?;
+        if self.lane(class).is_empty() {
+            self.ring.remove(class);
+        }
+        Some(lost)
+    }
+
+    /// Drops one frame to make room for another tenant: from the longer of the lossy lanes, else of the reliable ones.
+    pub(super) fn drop_for_others(&mut self) -> Option<(Class, Lost)> {
+        for [first, second] in [[Class::Live, Class::Tele], [Class::Bulk, Class::Ctrl]] {
+            let swap = self.lane(first).bytes() < self.lane(second).bytes();
+            for class in if swap { [second, first] } else { [first, second] } {
+                if let Some(lost) = self.drop_oldest(class) {
+                    return Some((class, lost));
+                }
+            }
+        }
+        None
+    }
+
+    pub(super) fn pop_slice(
+        &mut self,
+        config: &ClassConfig,
+        max_bytes: usize,
+        tenant: Option<TenantKey>,
+        now: Time,
+        out: &mut Vec<Bytes>,
+        drops: &mut Drops,
+    ) -> Option<ClassSlice> {
+        while max_bytes > 0 {
+            let class = self.next_class(config)?;
+            let alone = self.ring.len == 1;
+            let budget = if alone { max_bytes } else { self.budget(config, class).min(max_bytes) };
+            let cut = Cut { begin_below: budget, end_at: if config.split_frames { budget } else { max_bytes } };
+            let lane = self.lane_mut(class);
+            let starts_frame = !lane.is_mid_frame();
+            let mut aged = Lost::default();
+            let bytes = lane.take(cut, class == Class::Live, now, out, &mut aged);
+            let ends_frame = !lane.is_mid_frame();
+            let emptied = lane.is_empty();
+            drops.add(tenant, class, DropReason::Aged, aged);
+            // Debt against nobody is forgotten: whoever comes next is served at once.
+            let spent = i64::try_from(bytes).unwrap_or(i64::MAX);
+            let credit = self.credit_mut(class);
+            *credit = if alone { 0 } else { credit.saturating_sub(spent) };
+            if emptied {
+                self.ring.remove(class);
+            }
+            if bytes > 0 {
+                return Some(ClassSlice { class, bytes, starts_frame, ends_frame });
+            }
+        }
+        None
+    }
+
+    pub(super) fn clear(&mut self, tenant: Option<TenantKey>, drops: &mut Drops) {
+        for class in Class::ALL {
+            let lost = self.lane_mut(class).clear();
+            drops.add(tenant, class, DropReason::Gone, lost);
+        }
+        self.ring = Ring::default();
+    }
+
+    pub(super) fn lane(&self, class: Class) -> &Lane {
+        let [live, ctrl, tele, bulk] = &self.lanes;
+        match class {
+            Class::Live => live,
+            Class::Ctrl => ctrl,
+            Class::Tele => tele,
+            Class::Bulk => bulk,
+        }
+    }
+
+    fn lane_mut(&mut self, class: Class) -> &mut Lane {
+        let [live, ctrl, tele, bulk] = &mut self.lanes;
+        match class {
+            Class::Live => live,
+            Class::Ctrl => ctrl,
+            Class::Tele => tele,
+            Class::Bulk => bulk,
+        }
+    }
+
+    fn credit_mut(&mut self, class: Class) -> &mut i64 {
+        let [live, ctrl, tele, bulk] = &mut self.credits;
+        match class {
+            Class::Live => live,
+            Class::Ctrl => ctrl,
+            Class::Tele => tele,
+            Class::Bulk => bulk,
+        }
+    }
+
+    fn credit(&self, class: Class) -> i64 {
+        self.credits.get(class.index()).copied().unwrap_or(0)
+    }
+
+    /// The lane whose turn it is: the one inside a frame where frames are not split, else the first with credit.
+    fn next_class(&mut self, config: &ClassConfig) -> Option<Class> {
+        if !config.split_frames
+            && let Some(class) = self.ring.iter().find(|class| self.lane(*class).is_mid_frame())
+        {
+            return Some(class);
+        }
+        let front = self.ring.front()?;
+        if self.ring.len == 1 || self.credit(front) > 0 {
+            return Some(front);
+        }
+        self.skip_empty_rounds(config);
+        for _ in 0..2 * Class::ALL.len() {
+            let class = self.ring.front()?;
+            if self.credit(class) > 0 {
+                return Some(class);
+            }
+            *self.credit_mut(class) += config.quantum(class);
+            self.ring.rotate();
+        }
+        self.ring.front()
+    }
+
+    /// Grants at once the rounds in which nobody could be served, after frames far larger than a quantum.
+    fn skip_empty_rounds(&mut self, config: &ClassConfig) {
+        let ring = self.ring;
+        let rounds = ring.iter().map(|class| rounds_to_credit(self.credit(class), config.quantum(class))).min();
+        let skipped = rounds.unwrap_or(0).saturating_sub(1);
+        if skipped > 0 {
+            for class in ring.iter() {
+                *self.credit_mut(class) += config.quantum(class).saturating_mul(skipped);
+            }
+        }
+    }
+
+    fn budget(&self, config: &ClassConfig, class: Class) -> usize {
+        usize::try_from(self.credit(class)).unwrap_or(0).max(config.packet_bytes.max(1))
+    }
+}
+
+/// Quanta needed until the credit is positive; zero when it is.
+const fn rounds_to_credit(credit: i64, quantum: i64) -> i64 {
+    if credit > 0 { 0 } else { credit.saturating_neg() / quantum + 1 }
+}
+
+/// The backlogged classes in the order of their turns.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    turns: [Class; 4],
+    len: usize,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self { turns: Class::ALL, len: 0 }
+    }
+}
+
+impl Ring {
+    fn iter(&self) -> impl Iterator<Item = Class> {
+        self.turns.into_iter().take(self.len)
+    }
+
+    fn front(&self) -> Option<Class> {
+        self.iter().next()
+    }
+
+    fn contains(&self, class: Class) -> bool {
+        self.iter().any(|other| other == class)
+    }
+
+    fn push_back(&mut self, class: Class) {
+        if let Some(turn) = self.turns.get_mut(self.len) {
+            *turn = class;
+            self.len += 1;
+        }
+    }
+
+    fn rotate(&mut self) {
+        if let Some(turns) = self.turns.get_mut(..self.len)
+            && !turns.is_empty()
+        {
+            turns.rotate_left(1);
+        }
+    }
+
+    fn remove(&mut self, class: Class) {
+        let before = *self;
+        self.len = 0;
+        for other in before.iter().filter(|other| *other != class) {
+            self.push_back(other);
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Hierarchical deficit-weighted round robin: tenants by weight, then each tenant's classes.
+//!
+//! As in DRR++ and fq_codel (RFC 8290) a newly backlogged tenant is served before the round goes on, for one quantum,
+//! and then joins the round's tail. Two things are stricter here. A tenant whose queue empties keeps a place at the tail
+//! until that place comes up, so sending in small bursts never earns a second quantum in one round; its unused credit is
+//! gone at once, and its debt (less than a packet) with the place. And a quantum is spent to the byte, because slices
+//! end inside frames: shares do not depend on frame sizes.
+//!
+//! Cost: a slice visits its tenant and the places of tenants that emptied since, each of which is visited once. When
+//! the last byte leaves, every place is given up.
+//!
+//! The bound over all lanes is fair as well. When it is reached, a tenant above its part (by weight, among those with a
+//! place) is refused by its class's rule; otherwise frames leave from the front of a tenant within a factor of two of
+//! the longest queue for its weight, lossy classes first, never a frame that is partly sent. The pushed frame is refused
+//! only if nothing of that tenant may be dropped.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+
+use super::classes::{ClassConfig, ClassQueue, quantum};
+use super::fattest::Fattest;
+use super::{DropReason, Drops, Lanes, Pushed, QueuedFrame};
+use crate::limits::{
+    EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX, LABEL_BYTES_MAX, SLICE_BYTES_MAX, SPARE_LANES_MAX, TENANT_WEIGHT_MAX,
+};
+use crate::name::Class;
+use crate::rate::TokenBucket;
+use crate::tenant::TenantKey;
+use crate::time::Time;
+
+/// Largest slice, leaving room for the header of a slice that opens its lane (DESIGN section 6).
+const SLICE_BYTES_DEFAULT: usize = SLICE_BYTES_MAX - 2 - LABEL_BYTES_MAX;
+/// Slices per second of a busy slow edge: one lasts half a millisecond (DESIGN section 7).
+const SLICES_PER_SECOND: u64 = 2000;
+
+/// Limits and units of one edge's scheduler.
+#[derive(Clone, Debug)]
+pub struct HdwrrConfig {
+    /// Limits and weights of every tenant's lanes, and the packet that quanta and slices are measured in.
+    pub classes: ClassConfig,
+    /// Largest slice; at least one packet, whatever is set.
+    pub slice_bytes_max: usize,
+    /// What all lanes together may hold, counted like the lane limits.
+    pub held_bytes_max: usize,
+}
+
+impl Default for HdwrrConfig {
+    fn default() -> Self {
+        Self {
+            classes: ClassConfig::new(EDGE_LANE_BYTES_MAX),
+            slice_bytes_max: SLICE_BYTES_DEFAULT,
+            held_bytes_max: EDGE_BYTES_MAX,
+        }
+    }
+}
+
+/// One slice of one lane of one tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The tenant.
+    pub tenant: TenantKey,
+    /// The class.
+    pub class: Class,
+    /// Bytes added to the output; never zero.
+    pub bytes: usize,
+    /// Whether it begins with the first byte of a frame.
+    pub starts_frame: bool,
+    /// Whether it ends with the last byte of a frame.
+    pub ends_frame: bool,
+}
+
+/// What a purge left behind on the other side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Classes, by index, of which a part of a frame was already sent: their lanes must be reset.
+    pub mid_frame: [bool; 4],
+}
+
+/// Everything one edge has still to send.
+#[derive(Debug)]
+pub struct Hdwrr {
+    config: HdwrrConfig,
+    flows: HashMap<TenantKey, Box<Flow>>,
+    /// Tenants that became backlogged and were not served since, oldest first.
+    new: VecDeque<TenantKey>,
+    /// The round.
+    old: VecDeque<TenantKey>,
+    /// Weights other than one.
+    weights: HashMap<TenantKey, u32>,
+    fattest: Fattest,
+    shaper: Option<TokenBucket>,
+    spare: Vec<Box<Flow>>,
+    /// Tenants with bytes queued.
+    active: usize,
+    /// Weights of all flows.
+    weight_sum: u64,
+    bytes: usize,
+    held: usize,
+}
+
+/// One tenant with a place in `new` or `old`.
+#[derive(Debug, Default)]
+struct Flow {
+    lanes: ClassQueue,
+    credit: i64,
+    weight: u32,
+    rank: u8,
+    /// As of the last `settle`.
+    bytes: usize,
+    held: usize,
+}
+
+impl Default for Hdwrr {
+    fn default() -> Self {
+        Self::new(HdwrrConfig::default())
+    }
+}
+
+impl Hdwrr {
+    /// An empty scheduler.
+    #[must_use]
+    pub fn new(config: HdwrrConfig) -> Self {
+        Self {
+            config,
+            flows: HashMap::new(),
+            new: VecDeque::new(),
+            old: VecDeque::new(),
+            weights: HashMap::new(),
+            fattest: Fattest::default(),
+            shaper: None,
+            spare: Vec::new(),
+            active: 0,
+            weight_sum: 0,
+            bytes: 0,
+            held: 0,
+        }
+    }
+
+    /// Queues a frame. What its own lane lost for it is in the result; what other lanes lost, of whatever tenant, is
+    /// added to `drops` as `LaneFull`.
+    pub fn push(
+        &mut self,
+        tenant: TenantKey,
+        class: Class,
+        frame: QueuedFrame,
+        now: Time,
+        drops: &mut Drops,
+    ) -> Pushed {
+        if frame.is_empty() {
+            return Pushed::Queued;
+        }
+        let mut excess = self.excess(frame.held());
+        if excess > 0 && !self.is_above_part(tenant, frame.held()) {
+            self.make_room(frame.held(), drops);
+            if self.excess(frame.held()) > 0 {
+                return Pushed::DroppedNewest;
+            }
+            excess = 0;
+        }
+        if excess > 0 && !self.flows.contains_key(&tenant) {
+            return Pushed::DroppedNewest;
+        }
+        self.admit(tenant);
+        let Some(flow) = self.flows.get_mut(&tenant) else { return Pushed::DroppedNewest };
+        let pushed = flow.lanes.push(&self.config.classes, class, frame, excess, now);
+        self.settle(tenant);
+        pushed
+    }
+
+    /// Moves the next slice to the end of `out`; drops of aged frames are added to `drops`. `None` when nothing is left,
+    /// or when the edge is shaped and [`Self::ready_at`] says until when.
+    pub fn next_slice(&mut self, now: Time, out: &mut Vec<Bytes>, drops: &mut Drops) -> Option<Slice> {
+        if self.shaper.as_mut().is_some_and(|bucket| bucket.wait_micros(1, now) > 0) {
+            return None;
+        }
+        let packet_bytes = self.config.classes.packet_bytes.max(1);
+        let slice_bytes_max = self.config.slice_bytes_max.max(packet_bytes);
+        loop {
+            let tenant = self.new.front().or_else(|| self.old.front()).copied()?;
+            let alone = self.active == 1;
+            let Some(flow) = self.flows.get_mut(&tenant).filter(|flow| !flow.lanes.is_empty()) else {
+                self.forget(tenant);
+                continue;
+            };
+            if flow.credit <= 0 && !alone {
+                self.requeue(tenant);
+                continue;
+            }
+            let credit = usize::try_from(flow.credit).unwrap_or(0).max(packet_bytes);
+            let budget = if alone { slice_bytes_max } else { credit.min(slice_bytes_max) };
+            let slice = flow.lanes.pop_slice(&self.config.classes, budget, Some(tenant), now, out, drops);
+            let spent = slice.map_or(0, |slice| i64::try_from(slice.bytes).unwrap_or(i64::MAX));
+            // Debt against nobody is forgotten: the next tenant to come is served at once anyway.
+            flow.credit = if alone { 0 } else { flow.credit.saturating_sub(spent) };
+            let ends_turn = flow.credit <= 0 || flow.lanes.is_empty();
+            self.settle(tenant);
+            if ends_turn {
+                self.requeue(tenant);
+            }
+            if self.active == 0 {
+                self.forget_all();
+            }
+            if let Some(slice) = slice {
+                self.charge(slice.bytes, now);
+                return Some(Slice {
+                    tenant,
+                    class: slice.class,
+                    bytes: slice.bytes,
+                    starts_frame: slice.starts_frame,
+                    ends_frame: slice.ends_frame,
+                });
+            }
+        }
+    }
+
+    /// When a shaped edge with bytes queued may send again; `None` when it may now, or when there is nothing to send.
+    pub fn ready_at(&mut self, now: Time) -> Option<Time> {
+        let bucket = self.shaper.as_mut().filter(|_| self.bytes > 0)?;
+        let wait = bucket.wait_micros(1, now);
+        (wait > 0).then(|| now.plus_micros(wait))
+    }
+
+    /// Charges bytes sent beside the lanes (control, headers) to the shaped rate.
+    pub fn charge(&mut self, bytes: usize, now: Time) {
+        if let Some(bucket) = &mut self.shaper {
+            bucket.charge(bytes as u64, now);
+        }
+    }
+
+    /// Shapes the edge to the rate of a bucket of bytes, or no longer.
+    pub fn set_shaper(&mut self, shaper: Option<TokenBucket>) {
+        self.shaper = shaper;
+    }
+
+    /// Fits slices to the edge's rate: half a millisecond, at least a packet, at most what the wire allows.
+    pub fn set_rate(&mut self, bytes_per_second: u64) {
+        let bytes = usize::try_from(bytes_per_second / SLICES_PER_SECOND).unwrap_or(usize::MAX);
+        self.config.slice_bytes_max = bytes.min(SLICE_BYTES_DEFAULT).max(self.config.classes.packet_bytes);
+    }
+
+    /// Changes the packet that quanta are measured in, as the path's datagram size is learned.
+    pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
+        self.config.classes.packet_bytes = packet_bytes.clamp(1, SLICE_BYTES_DEFAULT);
+    }
+
+    /// Changes the weights of the classes, for every tenant.
+    pub fn set_class_weights(&mut self, weights: [u32; 4]) {
+        self.config.classes.weights = weights;
+    }
+
+    /// Changes a tenant's weight, from its next turn on. Zero counts as one.
+    pub fn set_weight(&mut self, tenant: TenantKey, weight: u32) {
+        let weight = weight.clamp(1, TENANT_WEIGHT_MAX);
+        if weight == 1 {
+            self.weights.remove(&tenant);
+        } else {
+            self.weights.insert(tenant, weight);
+        }
+        if let Some(flow) = self.flows.get_mut(&tenant) {
+            self.weight_sum = self.weight_sum - u64::from(flow.weight) + u64::from(weight);
+            flow.weight = weight;
+            self.settle(tenant);
+        }
+    }
+
+    /// Drops all that is queued for a tenant, reported as `Gone`.
+    pub fn purge(&mut self, tenant: TenantKey, drops: &mut Drops) -> Purged {
+        let Some(flow) = self.flows.get_mut(&tenant) else { return Purged::default() };
+        let purged = Purged { mid_frame: flow.lanes.mid_frame() };
+        flow.lanes.clear(Some(tenant), drops);
+        self.settle(tenant);
+        if self.active == 0 {
+            self.forget_all();
+        }
+        purged
+    }
+
+    /// Bytes queued for all tenants.
+    #[must_use]
+    pub const fn backlog_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes queued for one tenant.
+    #[must_use]
+    pub fn tenant_backlog(&self, tenant: TenantKey) -> usize {
+        self.flows.get(&tenant).map_or(0, |flow| flow.bytes)
+    }
+
+    /// Bytes queued in one lane.
+    #[must_use]
+    pub fn lane_backlog(&self, tenant: TenantKey, class: Class) -> usize {
+        self.flows.get(&tenant).map_or(0, |flow| flow.lanes.lane(class).bytes())
+    }
+
+    /// What all lanes hold against the bound: bytes and the bookkeeping of every frame.
+    #[must_use]
+    pub const fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// Tenants that cost memory: those with bytes queued, and those that emptied within the current round.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.flows.len()
+    }
+
+    fn excess(&self, held: usize) -> usize {
+        (self.held + held).saturating_sub(self.config.held_bytes_max)
+    }
+
+    /// Whether the tenant would hold more than its part of the bound with `held` bytes more.
+    fn is_above_part(&self, tenant: TenantKey, held: usize) -> bool {
+        let flow = self.flows.get(&tenant);
+        let weight = flow.map_or_else(|| self.weight(tenant), |flow| flow.weight);
+        let weight_sum = self.weight_sum + if flow.is_some() { 0 } else { u64::from(weight) };
+        let total = (flow.map_or(0, |flow| flow.held) + held) as u128;
+        total * u128::from(weight_sum) > self.config.held_bytes_max as u128 * u128::from(weight)
+    }
+
+    fn make_room(&mut self, held: usize, drops: &mut Drops) {
+        while self.excess(held) > 0
+            && let Some(tenant) = self.fattest.top()
+            && let Some(flow) = self.flows.get_mut(&tenant)
+            && let Some((class, lost)) = flow.lanes.drop_for_others()
+        {
+            drops.add(Some(tenant), class, DropReason::LaneFull, lost);
+            self.settle(tenant);
+        }
+    }
+
+    fn weight(&self, tenant: TenantKey) -> u32 {
+        self.weights.get(&tenant).copied().unwrap_or(1)
+    }
+
+    /// Gives a tenant without a place one among the new.
+    fn admit(&mut self, tenant: TenantKey) {
+        if self.flows.contains_key(&tenant) {
+            return;
+        }
+        let mut flow = self.spare.pop().unwrap_or_default();
+        flow.weight = self.weight(tenant);
+        flow.credit = quantum(flow.weight, self.config.classes.packet_bytes);
+        self.weight_sum += u64::from(flow.weight);
+        self.flows.insert(tenant, flow);
+        self.new.push_back(tenant);
+    }
+
+    /// Brings totals, the count of active tenants and the rank up to date after a tenant's lanes changed.
+    fn settle(&mut self, tenant: TenantKey) {
+        let Some(flow) = self.flows.get_mut(&tenant) else { return };
+        let (bytes, held) = (flow.lanes.bytes(), flow.lanes.held());
+        self.bytes = self.bytes - flow.bytes + bytes;
+        self.held = self.held - flow.held + held;
+        self.active = self.active + usize::from(bytes > 0) - usize::from(flow.bytes > 0);
+        (flow.bytes, flow.held) = (bytes, held);
+        let rank = Fattest::rank(held, flow.weight);
+        if rank != flow.rank {
+            self.fattest.set(tenant, flow.rank, rank);
+            flow.rank = rank;
+        }
+    }
+
+    /// Ends the turn of the tenant at the front: to the round's tail with the next turn's quantum. Unused credit is gone.
+    fn requeue(&mut self, tenant: TenantKey) {
+        self.pop_front();
+        if let Some(flow) = self.flows.get_mut(&tenant) {
+            flow.credit = flow.credit.min(0).saturating_add(quantum(flow.weight, self.config.classes.packet_bytes));
+            self.old.push_back(tenant);
+        }
+    }
+
+    /// Takes the empty tenant at the front off the round.
+    fn forget(&mut self, tenant: TenantKey) {
+        self.pop_front();
+        if let Some(flow) = self.flows.remove(&tenant) {
+            self.weight_sum -= u64::from(flow.weight);
+            if self.spare.len() < SPARE_LANES_MAX {
+                self.spare.push(flow);
+            }
+        }
+    }
+
+    fn forget_all(&mut self) {
+        while let Some(tenant) = self.new.front().or_else(|| self.old.front()).copied() {
+            self.forget(tenant);
+        }
+        self.flows.shrink_to(SPARE_LANES_MAX);
+        self.new.shrink_to(SPARE_LANES_MAX);
+        self.old.shrink_to(SPARE_LANES_MAX);
+    }
+
+    fn pop_front(&mut self) {
+        if self.new.pop_front().is_none() {
+            self.old.pop_front();
+        }
+    }
+}
+
+impl Lanes for Hdwrr {
+    fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+}
