@@ -184,3 +184,20 @@ impl fmt::Display for Filter {
         }
     }
 }
+
+impl RawFilter {
+    /// Whether every name that `other` matches is matched by this filter too.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let mut mine = self.tokens();
+        let mut theirs = other.tokens();
+        loop {
+            match (mine.next(), theirs.next()) {
+                (Some(">"), Some(_)) | (None, None) => return true,
+                (Some("*"), Some(token)) if token != ">" => {}
+                (Some(mine), Some(token)) if mine == token && token != "*" && token != ">" => {}
+                _ => return false,
+            }
+        }
+    }
+}

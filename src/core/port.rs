@@ -1,0 +1,151 @@
+//! Sessions as routing sees them: a place to put frames, and the subscriptions that lead there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::identity::Principal;
+use crate::inbox::Inbox;
+use crate::name::{ClassSet, QueueGroup};
+use crate::sched::SessionLanes;
+
+/// One connected client: its principal and its egress.
+#[derive(Debug)]
+pub struct SessionPort {
+    id: u64,
+    principal: Arc<Principal>,
+    echo: bool,
+    inbox: Inbox<SessionLanes>,
+}
+
+impl SessionPort {
+    /// A session with an empty egress; `echo` says whether it gets its own messages back.
+    #[must_use]
+    pub const fn new(id: u64, principal: Arc<Principal>, echo: bool, inbox: Inbox<SessionLanes>) -> Self {
+        Self { id, principal, echo, inbox }
+    }
+
+    /// The session's number, unique within the node's incarnation.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Who is connected.
+    #[must_use]
+    pub const fn principal(&self) -> &Arc<Principal> {
+        &self.principal
+    }
+
+    /// Whether it gets its own messages back.
+    #[must_use]
+    pub const fn echo(&self) -> bool {
+        self.echo
+    }
+
+    /// The session's egress.
+    #[must_use]
+    pub const fn inbox(&self) -> &Inbox<SessionLanes> {
+        &self.inbox
+    }
+}
+
+/// One subscription of one session.
+#[derive(Debug)]
+pub struct Sub {
+    port: Arc<SessionPort>,
+    sid: u32,
+    classes: ClassSet,
+    queue: Option<QueueGroup>,
+    qualified: bool,
+    observer: bool,
+    max: AtomicU64,
+    delivered: AtomicU64,
+}
+
+/// What one more delivery means for a subscription with a maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Deliver.
+    Yes,
+    /// Deliver; it was the last one.
+    Last,
+    /// Do not deliver: the maximum was reached before.
+    Over,
+}
+
+impl Sub {
+    /// A subscription without a maximum. An observer joins no queue group.
+    #[must_use]
+    pub fn new(
+        port: Arc<SessionPort>,
+        sid: u32,
+        filter: &crate::name::Filter,
+        queue: Option<QueueGroup>,
+        observer: bool,
+    ) -> Self {
+        Self {
+            port,
+            sid,
+            classes: filter.classes(),
+            queue: if observer { None } else { queue },
+            qualified: filter.is_qualified(),
+            observer,
+            max: AtomicU64::new(u64::MAX),
+            delivered: AtomicU64::new(0),
+        }
+    }
+
+    /// The session.
+    #[must_use]
+    pub const fn port(&self) -> &Arc<SessionPort> {
+        &self.port
+    }
+
+    /// The client's number for it.
+    #[must_use]
+    pub const fn sid(&self) -> u32 {
+        self.sid
+    }
+
+    /// The classes wanted.
+    #[must_use]
+    pub const fn classes(&self) -> ClassSet {
+        self.classes
+    }
+
+    /// The queue group.
+    #[must_use]
+    pub const fn queue(&self) -> Option<&QueueGroup> {
+        self.queue.as_ref()
+    }
+
+    /// Whether the client asked by the qualified form and so wants qualified names back.
+    #[must_use]
+    pub const fn is_qualified(&self) -> bool {
+        self.qualified
+    }
+
+    /// Whether it only observes.
+    #[must_use]
+    pub const fn is_observer(&self) -> bool {
+        self.observer
+    }
+
+    /// Ends the subscription after `max` deliveries in all; `true` when that many have happened already.
+    pub fn limit(&self, max: u64) -> bool {
+        self.max.store(max, Ordering::Relaxed);
+        self.delivered.load(Ordering::Relaxed) >= max
+    }
+
+    /// Counts one delivery.
+    #[must_use]
+    pub fn deliver(&self) -> Delivery {
+        let max = self.max.load(Ordering::Relaxed);
+        let before = self.delivered.fetch_add(1, Ordering::Relaxed);
+        match before.checked_add(1) {
+            _ if before >= max => Delivery::Over,
+            Some(now) if now == max => Delivery::Last,
+            _ => Delivery::Yes,
+        }
+    }
+}

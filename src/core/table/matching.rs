@@ -1,0 +1,155 @@
+//! Resolving a name to sessions, queue groups and next hops.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Leaf, Table};
+use crate::bundle::Section;
+use crate::edge::Edge;
+use crate::name::{Class, QueueGroup, RawName};
+use crate::policy::may_deliver;
+use crate::port::{SessionPort, Sub};
+use crate::routes::{BrokerIndex, Routes};
+
+/// One session with the plain subscriptions of it that matched.
+#[derive(Debug)]
+pub struct PortTarget {
+    /// The session.
+    pub port: Arc<SessionPort>,
+    /// Whether these subscriptions asked by the qualified form, and so are given qualified names.
+    pub qualified: bool,
+    /// The subscriptions.
+    pub subs: SmallVec<[Arc<Sub>; 2]>,
+}
+
+/// One queue group with its members.
+#[derive(Debug)]
+pub struct GroupMatch {
+    /// The group's name.
+    pub name: QueueGroup,
+    /// Members on this broker.
+    pub locals: Vec<Arc<Sub>>,
+    /// Brokers with members, nearest first, then by name.
+    pub remotes: Vec<BrokerIndex>,
+    /// How many of `remotes` share the nearest cost.
+    pub nearest: usize,
+}
+
+/// One next hop with the brokers behind it that have plain subscribers.
+#[derive(Debug)]
+pub struct EdgeTargets {
+    /// The next hop.
+    pub edge: Arc<Edge>,
+    /// The target brokers behind it, by name.
+    pub brokers: Vec<BrokerIndex>,
+}
+
+/// Everybody who wants one name.
+#[derive(Debug, Default)]
+pub struct Match {
+    /// The table's generation.
+    pub generation: u64,
+    /// Sessions with plain subscriptions.
+    pub ports: Vec<PortTarget>,
+    /// Queue groups; one member of each is to be chosen.
+    pub groups: Vec<GroupMatch>,
+    /// Next hops towards brokers with plain subscribers.
+    pub edges: Vec<EdgeTargets>,
+    /// Whether anyone who counts as a responder matched; observers do not.
+    pub responders: bool,
+    /// Whether the tenant's view was complete.
+    pub in_sync: bool,
+    /// The next hops, for the chosen members of groups.
+    pub routes: Arc<Routes>,
+}
+
+pub(super) struct Builder<'t> {
+    table: &'t Table,
+    class: Class,
+    raw: RawName<'t>,
+    section: &'t Section,
+    ports: BTreeMap<(u64, bool), PortTarget>,
+    groups: BTreeMap<QueueGroup, GroupMatch>,
+    brokers: Vec<BrokerIndex>,
+    responders: bool,
+}
+
+impl<'t> Builder<'t> {
+    pub(super) const fn new(table: &'t Table, class: Class, raw: RawName<'t>, section: &'t Section) -> Self {
+        Self {
+            table,
+            class,
+            raw,
+            section,
+            ports: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            brokers: Vec::new(),
+            responders: false,
+        }
+    }
+
+    pub(super) fn add(&mut self, leaf: &Leaf) {
+        let class = self.class;
+        for sub in leaf.locals.values().filter(|s| s.classes().contains(class)) {
+            if !may_deliver(self.section, sub.port().principal(), self.raw) {
+                continue;
+            }
+            self.responders |= !sub.is_observer();
+            match sub.queue() {
+                Some(name) => self.group(name).locals.push(Arc::clone(sub)),
+                None => self.port(sub).subs.push(Arc::clone(sub)),
+            }
+        }
+        for (interest, ()) in &leaf.remotes {
+            if !interest.classes.contains(self.class) || self.table.routes.hop(interest.broker).is_none() {
+                continue;
+            }
+            self.responders |= !interest.observer;
+            match &interest.queue {
+                Some(name) => self.group(name).remotes.push(interest.broker),
+                None => self.brokers.push(interest.broker),
+            }
+        }
+    }
+
+    fn group(&mut self, name: &QueueGroup) -> &mut GroupMatch {
+        self.groups.entry(name.clone()).or_insert_with(|| GroupMatch {
+            name: name.clone(),
+            locals: Vec::new(),
+            remotes: Vec::new(),
+            nearest: 0,
+        })
+    }
+
+    fn port(&mut self, sub: &Arc<Sub>) -> &mut PortTarget {
+        self.ports.entry((sub.port().id(), sub.is_qualified())).or_insert_with(|| PortTarget {
+            port: Arc::clone(sub.port()),
+            qualified: sub.is_qualified(),
+            subs: SmallVec::new(),
+        })
+    }
+
+    pub(super) fn finish(mut self) -> Match {
+        let routes = &self.table.routes;
+        let cost = |b: &BrokerIndex| routes.hop(*b).map_or(u32::MAX, |hop| hop.cost);
+        for group in self.groups.values_mut() {
+            group.remotes.sort_by_key(|b| (cost(b), *b));
+            group.remotes.dedup();
+            let best = group.remotes.first().map(cost);
+            group.nearest = group.remotes.iter().take_while(|b| Some(cost(b)) == best).count();
+        }
+        self.brokers.sort_unstable();
+        self.brokers.dedup();
+        Match {
+            generation: self.table.generation,
+            ports: self.ports.into_values().collect(),
+            groups: self.groups.into_values().collect(),
+            edges: routes.by_edge(&self.brokers),
+            responders: self.responders,
+            in_sync: self.table.in_sync,
+            routes: Arc::clone(routes),
+        }
+    }
+}
