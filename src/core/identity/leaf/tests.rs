@@ -10,14 +10,13 @@ const OU: u8 = 11;
 
 /// One DER element.
 fn der(tag: u8, content: &[u8]) -> Vec<u8> {
-    let mut out = vec![tag];
-    match content.len() {
-        n @ 0..=127 => out.push(n as u8),
-        n @ 128..=255 => out.extend([0x81, n as u8]),
-        n => out.extend([0x82, (n >> 8) as u8, n as u8]),
-    }
-    out.extend(content);
-    out
+    let [.., high, low] = content.len().to_be_bytes();
+    let length = match content.len() {
+        0..=127 => vec![low],
+        128..=255 => vec![0x81, low],
+        _ => vec![0x82, high, low],
+    };
+    [vec![tag], length, content.to_vec()].concat()
 }
 
 fn attribute(kind: u8, tag: u8, value: &[u8]) -> Vec<u8> {
