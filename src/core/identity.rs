@@ -1,6 +1,6 @@
 //! Identity: who a validated certificate speaks for (DESIGN sections 2 and 3).
 //!
-//! [`LeafName::from_der`] reads the parsed attributes of a subject, never a printed DN. It is given the leaf whose chain
+//! [`leaf_name`] reads the parsed attributes of a subject, never a printed DN. It is given the leaf whose chain
 //! the caller has verified; the issuer comes from the verified path, not from the presented chain. What the certificate
 //! says overrides anything a client says about itself.
 
@@ -12,7 +12,7 @@ use crate::time::UnixTime;
 
 mod leaf;
 
-pub use leaf::{LeafName, leaf_name};
+pub use leaf::{CertificateFacts, LeafName, certificate_facts, leaf_name};
 
 /// SHA-256 of a DER SubjectPublicKeyInfo: how issuers and keys are named in bundles.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

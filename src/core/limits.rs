@@ -104,6 +104,29 @@ pub const REPLY_ROUTES_MAX: usize = 65_536;
 /// How long a reply route lives without use, in milliseconds (DESIGN section 5).
 pub const REPLY_ROUTE_MS: u64 = 30_000;
 
+/// Verified chains one node remembers: every live session's, so that a reload re-verifies them without cryptography.
+pub const CHAIN_CACHE_MAX: usize = SESSIONS_MAX;
+/// Certificates in one PEM file of roots or of this node.
+pub const PEM_CERTIFICATES_MAX: usize = 64;
+/// Size of one PEM file, in bytes.
+pub const PEM_BYTES_MAX: usize = 1024 * 1024;
+/// Handshake refusals logged per node and second; all are counted.
+pub const REFUSAL_LOGS_PER_SECOND: u64 = 50;
+/// Credit of one native QUIC stream, in bytes: one session's worth of unread commands.
+pub const NATIVE_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Unacknowledged bytes of one native QUIC session: little lies below the scheduler (DESIGN section 7).
+pub const NATIVE_SEND_WINDOW_BYTES: u64 = 256 * 1024;
+/// Credit of one bridge stream, in bytes: above any send window, since a receiver never stops reading (DESIGN section 6).
+pub const BRIDGE_STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+/// Credit of one bridge, in bytes: a memory backstop, never back-pressure.
+pub const BRIDGE_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+/// Unacknowledged bytes of one bridge until its rate is known, in bytes (DESIGN section 7).
+pub const BRIDGE_SEND_WINDOW_BYTES: u64 = 1024 * 1024;
+/// Silence after which QUIC itself gives up a bridge, in milliseconds: a backstop behind our own probes.
+pub const BRIDGE_IDLE_MS_MAX: u64 = 10_000;
+/// Bytes of one unaccepted QUIC connection that are kept.
+pub const INCOMING_BYTES_MAX: u64 = 64 * 1024;
+
 /// Certificates in one presented chain: leaf, region CA, root and one to spare.
 pub const CHAIN_CERTIFICATES_MAX: usize = 4;
 /// Size of one presented certificate, in bytes: bounds what is parsed for a stranger.

@@ -49,13 +49,7 @@ pub struct LeafName {
 /// # Errors
 /// The catalogued reason why it names no principal.
 pub fn leaf_name(der: &[u8]) -> Result<LeafName, IdentityError> {
-    if der.len() > CERTIFICATE_BYTES_MAX {
-        return Err(IdentityError::CertMalformed);
-    }
-    let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| IdentityError::CertMalformed)?;
-    if !rest.is_empty() {
-        return Err(IdentityError::CertMalformed);
-    }
+    let certificate = parse(der)?;
     refuse_ca(&certificate)?;
     let subject = Subject::read(certificate.subject().as_raw())?;
     let tenant = subject.tenant()?;
@@ -76,6 +70,43 @@ pub fn leaf_name(der: &[u8]) -> Result<LeafName, IdentityError> {
         not_before: UnixTime(validity.not_before.timestamp()),
         not_after: UnixTime(validity.not_after.timestamp()),
     })
+}
+
+/// Kind and dates of any certificate, authorities included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// Whether it may issue others.
+    pub authority: bool,
+    /// Start of validity.
+    pub not_before: UnixTime,
+    /// End of validity.
+    pub not_after: UnixTime,
+}
+
+/// Reads kind and dates of a certificate from its DER form.
+///
+/// # Errors
+/// [`IdentityError::CertMalformed`] when it cannot be parsed or is too large.
+pub fn certificate_facts(der: &[u8]) -> Result<CertificateFacts, IdentityError> {
+    let certificate = parse(der)?;
+    let validity = certificate.validity();
+    Ok(CertificateFacts {
+        authority: match refuse_ca(&certificate) {
+            Ok(()) => false,
+            Err(IdentityError::CertUsage) => true,
+            Err(error) => return Err(error),
+        },
+        not_before: UnixTime(validity.not_before.timestamp()),
+        not_after: UnixTime(validity.not_after.timestamp()),
+    })
+}
+
+fn parse(der: &[u8]) -> Result<X509Certificate<'_>, IdentityError> {
+    if der.len() > CERTIFICATE_BYTES_MAX {
+        return Err(IdentityError::CertMalformed);
+    }
+    let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| IdentityError::CertMalformed)?;
+    if rest.is_empty() { Ok(certificate) } else { Err(IdentityError::CertMalformed) }
 }
 
 fn refuse_ca(certificate: &X509Certificate<'_>) -> Result<(), IdentityError> {

@@ -233,6 +233,9 @@ fn authorities_are_no_leaves() {
     let rdns = [text(O, "acme")];
     assert_eq!(leaf_name(&certificate(&rdns, &[basic_constraints(true)])), Err(IdentityError::CertUsage));
     assert!(leaf_name(&certificate(&rdns, &[basic_constraints(false)])).is_ok());
+    let facts = |ca| certificate_facts(&certificate(&[], &[basic_constraints(ca)])).unwrap();
+    assert!(facts(true).authority && !facts(false).authority);
+    assert_eq!(facts(true).not_after, UnixTime(1_735_689_600));
 }
 
 #[test]
