@@ -113,6 +113,18 @@ pub enum NodeRole {
     Agent,
 }
 
+impl NodeRole {
+    /// The role as text, also for logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Region => "region",
+            Self::Agent => "agent",
+        }
+    }
+}
+
 /// Who may connect as a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientAuth {

@@ -132,44 +132,221 @@ const NOT_TRUE: Unsupported = Unsupported::Value("true");
 
 /// Every top-level key, in the order of `docs/CONFIG.md`.
 pub const KEYS: &[Key] = &[
-    Key::new("regionname", Kind::Label, Presence::Required, "The node's region: the `OU=` of its certificate.").cresco(),
+    Key::new("regionname", Kind::Label, Presence::Required, "The node's region: the `OU=` of its certificate.")
+        .cresco(),
     Key::new("agentname", Kind::Label, Presence::Required, "The node's name: the `CN=` of its certificate.").cresco(),
-    Key::new("is_global", Kind::Bool, FALSE, "The node joins regions. Exactly one of `is_global`, `is_region` and `is_agent` is true.").cresco(),
+    Key::new(
+        "is_global",
+        Kind::Bool,
+        FALSE,
+        "The node joins regions. Exactly one of `is_global`, `is_region` and `is_agent` is true.",
+    )
+    .cresco(),
     Key::new("is_region", Kind::Bool, FALSE, "The node serves one region.").cresco(),
-    Key::new("is_agent", Kind::Bool, FALSE, "The node is a leaf broker, with a node certificate. An agent program is a client and needs no such file.").cresco(),
-    Key::new("tenant_id", Kind::Tenant, Presence::Default("default"), "The tenant of the node's own parts, such as its advisories. Says nothing about clients: their tenant is in their certificates.").cresco(),
-    Key::new("tenant_id_form", Kind::Choice(&["plain", "opaque"]), Presence::Default("plain"), "`plain`: a tenant id is the `O=` itself. `opaque`: a keyed hash of it.").unsupported(Unsupported::Value("opaque")),
-    Key::new("tenant_namespacing", Kind::Bool, TRUE, "Every destination lives under its tenant. `false` is Cresco's flat fabric.").cresco().unsupported(NOT_FALSE),
-    Key::new("transition", Kind::Bool, FALSE, "Accept flat and namespaced names together while a flat fabric moves.").unsupported(NOT_TRUE),
-    Key::new("broker_security_enabled", Kind::Bool, TRUE, "Check every operation against the caller's certificate.").cresco().unsupported(NOT_FALSE),
-    Key::new("broker_require_client_auth", Kind::Bool, TRUE, "Clients must present a certificate. `false` needs `anonymous_tenant`. A bad certificate is refused either way.").cresco(),
-    Key::new("anonymous_tenant", Kind::Tenant, Presence::Absent("no client without a certificate"), "The tenant of clients without a certificate, when `broker_require_client_auth = false`. Never a superuser; reported at start and by `glocal check`."),
-    Key::new("broker_superuser_tenants", Kind::Tenants, Presence::Absent("the bundle's superuser tenants"), "Narrows the bundle's superuser tenants to those in this list; adds none. An empty list means no superuser on this node.").cresco(),
-    Key::new("broker_shared_destinations", Kind::Filters, Presence::Default(""), "Names that all tenants share, as in Cresco's flat fabric.").cresco().unsupported(Unsupported::Given),
-    Key::new("broker_cross_tenant_sinks", Kind::Sinks, Presence::Default(""), "What one tenant may do in another: `src->dst[:write|read|any]`, separated by `;`. `write` when not said.").cresco().unsupported(Unsupported::Given),
+    Key::new(
+        "is_agent",
+        Kind::Bool,
+        FALSE,
+        "The node is a leaf broker, with a node certificate. An agent program is a client and needs no such \
+         file.",
+    )
+    .cresco(),
+    Key::new(
+        "tenant_id",
+        Kind::Tenant,
+        Presence::Default("default"),
+        "The tenant of the node's own parts, such as its advisories. Says nothing about clients: their \
+         tenant is in their certificates.",
+    )
+    .cresco(),
+    Key::new(
+        "tenant_id_form",
+        Kind::Choice(&["plain", "opaque"]),
+        Presence::Default("plain"),
+        "`plain`: a tenant id is the `O=` itself. `opaque`: a keyed hash of it.",
+    )
+    .unsupported(Unsupported::Value("opaque")),
+    Key::new(
+        "tenant_namespacing",
+        Kind::Bool,
+        TRUE,
+        "Every destination lives under its tenant. `false` is Cresco's flat fabric.",
+    )
+    .cresco()
+    .unsupported(NOT_FALSE),
+    Key::new("transition", Kind::Bool, FALSE, "Accept flat and namespaced names together while a flat fabric moves.")
+        .unsupported(NOT_TRUE),
+    Key::new("broker_security_enabled", Kind::Bool, TRUE, "Check every operation against the caller's certificate.")
+        .cresco()
+        .unsupported(NOT_FALSE),
+    Key::new(
+        "broker_require_client_auth",
+        Kind::Bool,
+        TRUE,
+        "Clients must present a certificate. `false` needs `anonymous_tenant`. A bad certificate is refused \
+         either way.",
+    )
+    .cresco(),
+    Key::new(
+        "anonymous_tenant",
+        Kind::Tenant,
+        Presence::Absent("no client without a certificate"),
+        "The tenant of clients without a certificate, when `broker_require_client_auth = false`. Never a \
+         superuser; reported at start and by `glocal check`.",
+    ),
+    Key::new(
+        "broker_superuser_tenants",
+        Kind::Tenants,
+        Presence::Absent("the bundle's superuser tenants"),
+        "Narrows the bundle's superuser tenants to those in this list; adds none. An empty list means no \
+         superuser on this node.",
+    )
+    .cresco(),
+    Key::new(
+        "broker_shared_destinations",
+        Kind::Filters,
+        Presence::Default(""),
+        "Names that all tenants share, as in Cresco's flat fabric.",
+    )
+    .cresco()
+    .unsupported(Unsupported::Given),
+    Key::new(
+        "broker_cross_tenant_sinks",
+        Kind::Sinks,
+        Presence::Default(""),
+        "What one tenant may do in another: `src->dst[:write|read|any]`, separated by `;`. `write` when not \
+         said.",
+    )
+    .cresco()
+    .unsupported(Unsupported::Given),
     Key::new("broker_security_log_allow", Kind::Bool, FALSE, "Log every ALLOW as well as every DENY.").cresco(),
-    Key::new("security_regional_ca", Kind::Bool, TRUE, "Leaves are issued by the CA of their region.").cresco().unsupported(NOT_FALSE),
-    Key::new("global_controller_host", Kind::Host, Presence::Absent("edges give their own addresses"), "With `global_controller_port`: where to dial the one edge to a global whose `[[edges]]` entry has no addresses.").cresco(),
-    Key::new("global_controller_port", SET_PORT, Presence::Absent("edges give their own addresses"), "The global's `bridge_port` (UDP). Cresco's default port is another: this one is usually 32010.").cresco(),
-    Key::new("listen_address", Kind::Ip, Presence::Default("0.0.0.0"), "The address that all ports but `ops_listen` are bound to."),
-    Key::new("broker_port", PORT, Presence::Default("32010"), "TCP port of native sessions over TLS. 0 lets the system choose.").cresco(),
-    Key::new("quic_port", PORT, Presence::Default("32011"), "UDP port of native sessions over QUIC. 0 lets the system choose."),
-    Key::new("bridge_port", PORT, Presence::Default("32010"), "UDP port of bridges from other brokers. 0 lets the system choose."),
-    Key::new("nats_port", PORT, Presence::Absent("no NATS listener"), "TCP port of the NATS protocol.").unsupported(Unsupported::Given),
-    Key::new("nats_ws_port", PORT, Presence::Absent("no NATS listener over WebSocket"), "TCP port of the NATS protocol over WebSocket.").unsupported(Unsupported::Given),
-    Key::new("ops_listen", Kind::Listen, Presence::Default("127.0.0.1:32080"), "Address and port of `/metrics`, `/healthz` and `/readyz`, without authentication: keep it on loopback or a private network. `off` for none."),
-    Key::new("state_dir", Kind::Path, Presence::Default("state"), "Directory of the operators' socket and of what must survive a restart."),
+    Key::new("security_regional_ca", Kind::Bool, TRUE, "Leaves are issued by the CA of their region.")
+        .cresco()
+        .unsupported(NOT_FALSE),
+    Key::new(
+        "global_controller_host",
+        Kind::Host,
+        Presence::Absent("edges give their own addresses"),
+        "With `global_controller_port`: where to dial the one edge to a global whose `[[edges]]` entry has \
+         no addresses.",
+    )
+    .cresco(),
+    Key::new(
+        "global_controller_port",
+        SET_PORT,
+        Presence::Absent("edges give their own addresses"),
+        "The global's `bridge_port` (UDP). Cresco's default port is another: this one is usually 32010.",
+    )
+    .cresco(),
+    Key::new(
+        "listen_address",
+        Kind::Ip,
+        Presence::Default("0.0.0.0"),
+        "The address that all ports but `ops_listen` are bound to.",
+    ),
+    Key::new(
+        "broker_port",
+        PORT,
+        Presence::Default("32010"),
+        "TCP port of native sessions over TLS. 0 lets the system choose.",
+    )
+    .cresco(),
+    Key::new(
+        "quic_port",
+        PORT,
+        Presence::Default("32011"),
+        "UDP port of native sessions over QUIC. 0 lets the system choose.",
+    ),
+    Key::new(
+        "bridge_port",
+        PORT,
+        Presence::Default("32010"),
+        "UDP port of bridges from other brokers. 0 lets the system choose.",
+    ),
+    Key::new("nats_port", PORT, Presence::Absent("no NATS listener"), "TCP port of the NATS protocol.")
+        .unsupported(Unsupported::Given),
+    Key::new(
+        "nats_ws_port",
+        PORT,
+        Presence::Absent("no NATS listener over WebSocket"),
+        "TCP port of the NATS protocol over WebSocket.",
+    )
+    .unsupported(Unsupported::Given),
+    Key::new(
+        "ops_listen",
+        Kind::Listen,
+        Presence::Default("127.0.0.1:32080"),
+        "Address and port of `/metrics`, `/healthz` and `/readyz`, without authentication: keep it on \
+         loopback or a private network. `off` for none.",
+    ),
+    Key::new(
+        "state_dir",
+        Kind::Path,
+        Presence::Default("state"),
+        "Directory of the operators' socket and of what must survive a restart.",
+    ),
     Key::new("fabric_root", Kind::Path, Presence::Default("root.pem"), "PEM file of the roots this node trusts."),
-    Key::new("bundle", Kind::Path, Presence::Default("bundle.glocal"), "The signed bundle. Without one the node does not start."),
-    Key::new("bundle_min_version", Kind::Integer { min: 0, max: u64::MAX }, Presence::Default("0"), "Bundles of a lower version are refused."),
-    Key::new("node_certificate", Kind::Path, Presence::Default("node.pem"), "PEM chain of this node: its leaf, then the CA of its region."),
-    Key::new("node_key", Kind::SecretPem, Presence::Default("node.key"), "Private key of the leaf: the path of a PEM file, or the PEM text itself, as a secret store puts it into a variable."),
-    Key::new("log_format", Kind::Choice(&["text", "json"]), Presence::Default("text"), "`text` for people, `json` for one object per line."),
-    Key::new("log_level", Kind::Choice(&["error", "warn", "info", "debug", "trace"]), Presence::Default("info"), "The least severe level that is logged."),
-    Key::new("lame_duck_ms", Kind::Integer { min: 0, max: LAME_DUCK_MS_MAX }, Presence::Default("2000"), "Time in milliseconds that clients and bridges are given to leave when the node shuts down."),
-    Key::new("ready_file", Kind::Path, Presence::Absent("none is written"), "A JSON file with the bound ports, written in one step when the node is up."),
-    Key::new("runtime_threads", Kind::Integer { min: 0, max: RUNTIME_THREADS_MAX }, Presence::Default("0"), "Worker threads. 0 means one per core."),
-    Key::new("edges", Kind::Tables(EDGE_KEYS), Presence::Default(""), "The node's edges to other brokers, one `[[edges]]` table each. Only in the file."),
+    Key::new(
+        "bundle",
+        Kind::Path,
+        Presence::Default("bundle.glocal"),
+        "The signed bundle. Without one the node does not start.",
+    ),
+    Key::new(
+        "bundle_min_version",
+        Kind::Integer { min: 0, max: u64::MAX },
+        Presence::Default("0"),
+        "Bundles of a lower version are refused.",
+    ),
+    Key::new(
+        "node_certificate",
+        Kind::Path,
+        Presence::Default("node.pem"),
+        "PEM chain of this node: its leaf, then the CA of its region.",
+    ),
+    Key::new(
+        "node_key",
+        Kind::SecretPem,
+        Presence::Default("node.key"),
+        "Private key of the leaf: the path of a PEM file, or the PEM text itself, as a secret store puts it \
+         into a variable.",
+    ),
+    Key::new(
+        "log_format",
+        Kind::Choice(&["text", "json"]),
+        Presence::Default("text"),
+        "`text` for people, `json` for one object per line.",
+    ),
+    Key::new(
+        "log_level",
+        Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+        Presence::Default("info"),
+        "The least severe level that is logged.",
+    ),
+    Key::new(
+        "lame_duck_ms",
+        Kind::Integer { min: 0, max: LAME_DUCK_MS_MAX },
+        Presence::Default("2000"),
+        "Time in milliseconds that clients and bridges are given to leave when the node shuts down.",
+    ),
+    Key::new(
+        "ready_file",
+        Kind::Path,
+        Presence::Absent("none is written"),
+        "A JSON file with the bound ports, written in one step when the node is up.",
+    ),
+    Key::new(
+        "runtime_threads",
+        Kind::Integer { min: 0, max: RUNTIME_THREADS_MAX },
+        Presence::Default("0"),
+        "Worker threads. 0 means one per core.",
+    ),
+    Key::new(
+        "edges",
+        Kind::Tables(EDGE_KEYS),
+        Presence::Default(""),
+        "The node's edges to other brokers, one `[[edges]]` table each. Only in the file.",
+    ),
 ];
 
 /// The keys of one `[[edges]]` table.
@@ -191,7 +368,8 @@ pub(super) const EDGE_KEYS: &[Key] = &[
         "tenants",
         Kind::Globs,
         Presence::Default("*"),
-        "Tenants this node carries on the edge: ids, prefixes such as `acme-*`, or `*`. Narrows what the bundle allows; an empty list carries nobody.",
+        "Tenants this node carries on the edge: ids, prefixes such as `acme-*`, or `*`. Narrows what the \
+         bundle allows; an empty list carries nobody.",
     ),
     Key::new(
         "mode",

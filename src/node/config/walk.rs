@@ -78,7 +78,8 @@ pub(super) fn walk(
         file_layer(parsed.entries),
     ];
     let table = walker.table(KEYS, &layers, "", 1);
-    let unsupported = walker.unsupported;
+    let mut unsupported = walker.unsupported;
+    unsupported.sort();
     Walked { table, problems, unsupported, notes }
 }
 
@@ -142,7 +143,7 @@ impl Walker<'_> {
     fn table(&mut self, keys: &'static [Key], layers: &[Vec<Candidate>], parent: &str, line: usize) -> Table {
         for candidate in layers.iter().flatten() {
             if find(keys, &candidate.name).is_none() {
-                let message = unknown(keys, candidate);
+                let message = unknown(keys, parent.is_empty(), candidate);
                 let path = join(parent, &candidate.name);
                 self.context(&candidate.origin).report(candidate.line, &path, message);
             }
@@ -263,11 +264,10 @@ fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
 }
 
 /// What to say of a key that a table does not have.
-fn unknown(keys: &'static [Key], candidate: &Candidate) -> String {
+fn unknown(keys: &'static [Key], at_top: bool, candidate: &Candidate) -> String {
     let name = candidate.name.as_str();
-    let at_top = std::ptr::eq(keys, KEYS);
     if !at_top && find(KEYS, name).is_some() {
-        return "unknown key here; it is a key of the file itself, to be given before the first [[…]]".to_owned();
+        return "unknown key here; it is a key of the file itself, to be given before the first [[edges]]".to_owned();
     }
     if at_top {
         for key in KEYS {
