@@ -3,7 +3,8 @@
 //! [`Control`] is closed: one variant per kind, one public struct per body. Every field is bounded when it is encoded
 //! and again when it is decoded; a body must be consumed to its last byte. A changed body is a new kind, and kinds
 //! `0x20`–`0x3f` are skipped when unknown, so that neighbours of two releases work together. What is welcome on which
-//! stream, and when, is for the session and bridge machines. Bodies are never hashed or signed: an encoding is not canonical.
+//! stream, and when, is for the session and bridge machines. Bodies are never hashed or signed: an encoding is not
+//! canonical.
 
 mod body;
 
@@ -163,8 +164,8 @@ impl Control {
     /// Decodes the body of a frame of `kind`, of at most `limit` bytes; `None` when the kind is unknown and skippable.
     ///
     /// # Errors
-    /// [`FrameError::UnknownKind`], [`FrameError::ControlTooLarge`], [`FrameError::BadBody`], [`FrameError::Trailing`] or
-    /// [`FrameError::BadField`].
+    /// [`FrameError::UnknownKind`], [`FrameError::ControlTooLarge`], [`FrameError::BadBody`],
+    /// [`FrameError::Trailing`] or [`FrameError::BadField`].
     pub fn decode(kind: u8, body: &[u8], limit: usize) -> Result<Option<Self>, FrameError> {
         let max = limit.min(CONTROL_BYTES_MAX);
         if body.len() > max {

@@ -30,8 +30,8 @@ pub enum FrameError {
         /// What is allowed.
         max: usize,
     },
-    /// The payload of a data frame is larger than the fabric allows. Nothing else was wrong so far with the frame's sizes, so the
-    /// receiver may answer before it closes, or skip `frame_bytes` bytes.
+    /// The payload of a data frame is larger than the fabric allows. Nothing else was wrong so far with the frame's
+    /// sizes, so the receiver may answer before it closes, or skip `frame_bytes` bytes.
     #[error("payload of {bytes} bytes, at most {max} allowed")]
     PayloadTooLarge {
         /// The announced size of the payload.

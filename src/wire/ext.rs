@@ -1,9 +1,9 @@
 //! Extensions of data frames: a list of `type u8 · len u16 · value`, little-endian (DESIGN section 10).
 //!
 //! [`ExtBlock`] is validated in one pass when its frame is decoded, and that same pass yields the typed
-//! [`ExtFields`]; nothing is re-checked or re-parsed afterwards. Each extension appears at most once, in frames of the kinds it is
-//! for: a client cannot set an origin, a target or a sender, because a publish that carries one is refused here.
-//! Types from [`SKIPPABLE_MIN`] on are skipped when unknown; unknown types below are refused.
+//! [`ExtFields`]; nothing is re-checked or re-parsed afterwards. Each extension appears at most once, in frames of
+//! the kinds it is for: a client cannot set an origin, a target or a sender, because a publish that carries one is
+//! refused here. Types from [`SKIPPABLE_MIN`] on are skipped when unknown; unknown types below are refused.
 
 use glocal_core::limits::{EXT_BYTES_MAX, NODE_ID_BYTES_MAX, QUEUE_GROUP_BYTES_MAX, TARGETS_MAX};
 use smallvec::SmallVec;

@@ -1,8 +1,8 @@
 //! Finding the next frame in a receive buffer.
 //!
 //! [`next_frame`] looks at the fixed head of a frame first, and refuses by kind and size before it asks for more bytes.
-//! It never allocates: it borrows from the buffer, which holds only what has arrived, and says how many bytes it must hold
-//! before another call is worth while. A reader grows its buffer by what it reads, not by what is announced.
+//! It never allocates: it borrows from the buffer, which holds only what has arrived, and says how many bytes it must
+//! hold before another call is worth while. A reader grows its buffer by what it reads, not by what is announced.
 
 use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
 
@@ -18,7 +18,8 @@ pub const CONTROL_HEAD_BYTES: usize = 8;
 pub struct FrameLimits {
     /// Largest body of a control frame, in bytes.
     pub control_bytes_max: usize,
-    /// Largest payload of a data frame, in bytes; `None` while data frames are refused, that is, before the hello and on control streams.
+    /// Largest payload of a data frame, in bytes; `None` while data frames are refused, that is, before the hello and
+    /// on control streams.
     pub payload_bytes_max: Option<usize>,
 }
 

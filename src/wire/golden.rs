@@ -1,1 +1,306 @@
-//! Golden.
+//! The bytes of every frame, body and slice, held against `golden/v1.txt`: `name hex` lines.
+//!
+//! A difference means that this release and the last cannot be neighbours: a changed body is a new kind. Lines are only
+//! ever added; run the test with `GLOCAL_GOLDEN_WRITE=1` to write the file after adding one.
+
+use bytes::{Bytes, BytesMut};
+use glocal_core::name::Class;
+
+use crate::control::{
+    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Control, Denied, Error, Goodbye, Hello,
+    Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe, Subscribed,
+    Unsubscribe, Welcome,
+};
+use crate::data::{DataFrame, DataHead, DataKind};
+use crate::ext::ExtBuilder;
+use crate::frame::{FrameLimits, Next, next_frame};
+use crate::slice::{OpenHeader, SliceEvent, SliceHeader, SliceKind, SliceReader};
+
+const FILE: &str = include_str!("golden/v1.txt");
+const LIMITS: FrameLimits = FrameLimits::open(1024 * 1024);
+
+fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+/// One or two of every native body.
+fn native_controls() -> Vec<(&'static str, Control)> {
+    let welcome = Welcome {
+        version: 1,
+        features: 0,
+        node: text("region-a/broker"),
+        session: 7,
+        tenant: text("tenantA"),
+        role: text("TENANT"),
+        region: some("region-a"),
+        agent: some("agent-1"),
+        uid: text("0123456789abcdef"),
+        max_payload: 1_048_576,
+        inbox: text("_INBOX.x1."),
+    };
+    let nameless = Welcome { region: None, agent: None, ..welcome.clone() };
+    let denied = Denied {
+        access: 1,
+        id: 42,
+        subject: text("T.tenantB.ctrl.x"),
+        code: text("cross-tenant"),
+        text: text("cross-tenant"),
+        retry_after_ms: Some(250),
+    };
+    vec![
+        (
+            "hello",
+            Hello { versions: vec![1, 2], features: 5, client: text("cli"), default_class: 1, echo: true }.into(),
+        ),
+        ("welcome", welcome.into()),
+        ("welcome-nameless", nameless.into()),
+        ("subscribe", Subscribe { sid: 1, filter: text("a.*.>"), queue: some("workers"), local_only: false }.into()),
+        ("subscribe-inbox", Subscribe { sid: 2, filter: text("_INBOX.x1.t.*"), queue: None, local_only: true }.into()),
+        ("subscribed", Subscribed { sid: 1 }.into()),
+        ("unsubscribe", Unsubscribe { sid: 1, max: None }.into()),
+        ("unsubscribe-max", Unsubscribe { sid: 300, max: Some(70_000) }.into()),
+        ("denied", denied.clone().into()),
+        ("denied-read", Denied { access: 0, id: 0, retry_after_ms: None, ..denied }.into()),
+        ("ack", Ack { seq: 9, targets: 3 }.into()),
+        ("no-responders", NoResponders { seq: 0, subject: text("svc.x"), reply: text("_INBOX.x1.t.1") }.into()),
+        ("ping", Ping { token: u64::MAX }.into()),
+        ("pong", Pong { token: 1 }.into()),
+        ("goodbye", Goodbye { code: text("shutting-down"), text: text("bye"), grace_ms: 2_000 }.into()),
+        ("error", Error { code: text("protocol"), text: text("unknown kind") }.into()),
+    ]
+}
+
+/// One or two of every bridge body.
+fn bridge_controls() -> Vec<(&'static str, Control)> {
+    let interest = Interest {
+        origin: 1,
+        seq: 5,
+        add: true,
+        filter: text("a.>"),
+        classes: 0b1111,
+        queue: some("workers"),
+        observer: false,
+    };
+    let sender = AnnounceSender {
+        handle: 9,
+        session: 7,
+        tenant: text("tenantA"),
+        region: some("region-a"),
+        agent: some("agent-1"),
+        uid: text("0123456789abcdef"),
+    };
+    let hello = BridgeHello {
+        versions: vec![1],
+        features: 0,
+        fabric: text("demo"),
+        node: text("region-a/broker"),
+        incarnation: 1_700_000_000_000,
+        edge: text("a-global"),
+        dial: 3,
+        max_payload: 1_048_576,
+        tenant_id_form: 0,
+        bundle_epoch: 1,
+        bundle_version: 1,
+    };
+    vec![
+        ("bridge-hello", hello.into()),
+        ("allowed-set", AllowedSet { macs: vec![[1; 16], [0xfe; 16]], last: true }.into()),
+        ("allowed-set-empty", AllowedSet { macs: vec![], last: false }.into()),
+        ("ready", Ready { tenants: 2 }.into()),
+        ("probe", Probe { id: 17 }.into()),
+        ("probe-ack", ProbeAck { id: 17 }.into()),
+        ("bridge-error", BridgeError { code: text("edge-tenant"), text: text("refused") }.into()),
+        ("announce-broker", AnnounceBroker { handle: 1, node: text("global/g1"), incarnation: 8 }.into()),
+        ("announce-sender", sender.clone().into()),
+        ("announce-sender-nameless", AnnounceSender { region: None, agent: None, ..sender }.into()),
+        ("interest", interest.clone().into()),
+        ("interest-remove", Interest { add: false, classes: 1, queue: None, observer: true, ..interest }.into()),
+        ("interest-sync", InterestSync { origin: 1, seq: 5, reset: true, last: false }.into()),
+        ("no-member", NoMember { target: 2, origin: 1, seq: 11, group: some("workers") }.into()),
+        ("no-member-plain", NoMember { target: 2, origin: 1, seq: 11, group: None }.into()),
+    ]
+}
+
+/// A value of every control body.
+pub(crate) fn controls() -> Vec<(&'static str, Control)> {
+    let mut all = native_controls();
+    all.extend(bridge_controls());
+    all
+}
+
+/// A frame of a control body.
+pub(crate) fn control_bytes(control: &Control) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    control.encode_into(&mut out).expect("samples are in range");
+    out.to_vec()
+}
+
+fn data_bytes(head: &DataHead, ext: &ExtBuilder, parts: [&[u8]; 4]) -> Vec<u8> {
+    let [name, reply, headers, payload] = parts;
+    let mut out = BytesMut::new();
+    head.encode_into(&mut out, ext.bytes().expect("good ext"), name, reply, headers, payload).expect("samples fit");
+    out.to_vec()
+}
+
+/// Data frames of every kind, with every extension among them.
+pub(crate) fn data_frames() -> Vec<(&'static str, Vec<u8>)> {
+    let publish = DataHead::new(DataKind::Publish, None);
+    let numbered = DataHead { class: Some(Class::Ctrl), seq: Some(9), ttl_ms: Some(1_500), ..publish };
+    let deliver = DataHead::new(DataKind::Deliver, Some(Class::Live));
+    let relay = DataHead { kind: DataKind::Relay, class: Some(Class::Bulk), hops: 2, seq: Some(1 << 40), ttl_ms: None };
+    let none = ExtBuilder::new();
+    let mut sealed = ExtBuilder::new();
+    sealed.seal(&[1, 2, 3]).raw(64, b"later");
+    let mut delivered = ExtBuilder::new();
+    delivered.subs([1, 70_000]).sender_text("region-a/agent-1").redelivered(true);
+    let mut routed = ExtBuilder::new();
+    routed.targets().target(1).target(2).group("workers").group("audit");
+    routed.origin(1).incarnation(8).steps([0, 1]).sender(9).reply_token(0xfeed).redelivered(true).seal(b"s");
+    vec![
+        ("publish", data_bytes(&publish, &none, [b"a.b", b"", b"", b"hi"])),
+        ("publish-empty", data_bytes(&publish, &none, [b"", b"", b"", b""])),
+        (
+            "publish-full",
+            data_bytes(&numbered, &sealed, [b"T.tenantA.ctrl.a", b"_INBOX.x1.t.1", b"NATS/1.0\r\n\r\n", b"hi"]),
+        ),
+        ("deliver", data_bytes(&deliver, &delivered, [b"a.b", b"_INBOX.x1.t.1", b"", b"hi"])),
+        ("relay", data_bytes(&relay, &routed, [b"a.b", b"r", b"NATS/1.0\r\n\r\n", b"payload"])),
+    ]
+}
+
+fn slices() -> Vec<(&'static str, Vec<u8>)> {
+    let open = OpenHeader { class: Class::Tele, tenant: "tenantA" };
+    let header = |lane, len, kind| {
+        let mut out = BytesMut::new();
+        SliceHeader { lane, len, kind }.encode_into(&mut out).expect("samples fit");
+        out
+    };
+    let mut opened = header(1, 9 + 2, SliceKind::Open);
+    open.encode_into(&mut opened).expect("a tenant");
+    opened.extend_from_slice(b"ab");
+    let mut data = header(0x0102_0304, 3, SliceKind::Data);
+    data.extend_from_slice(b"xyz");
+    vec![
+        ("slice-open", opened.to_vec()),
+        ("slice-data", data.to_vec()),
+        ("slice-reset", header(1, 0, SliceKind::Reset).to_vec()),
+    ]
+}
+
+/// Every golden line, made anew.
+fn lines() -> Vec<(String, Vec<u8>)> {
+    let controls = controls().into_iter().map(|(name, control)| (format!("control-{name}"), control_bytes(&control)));
+    let data = data_frames().into_iter().map(|(name, bytes)| (format!("data-{name}"), bytes));
+    let slices = slices().into_iter().map(|(name, bytes)| (name.to_owned(), bytes));
+    controls.chain(data).chain(slices).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string grows");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex"))
+        .collect()
+}
+
+fn stored() -> Vec<(&'static str, Vec<u8>)> {
+    let lines = FILE.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines.map(|line| line.split_once(' ').map(|(name, hex)| (name, unhex(hex))).expect("name hex")).collect()
+}
+
+#[test]
+fn encoding_gives_the_golden_bytes() {
+    let made: Vec<_> = lines().into_iter().map(|(name, bytes)| format!("{name} {}", hex(&bytes))).collect();
+    if std::env::var_os("GLOCAL_GOLDEN_WRITE").is_some() {
+        let file = format!("# Bytes of protocol version 1. Lines are only ever added.\n{}\n", made.join("\n"));
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/golden/v1.txt"), file).expect("the file is writable");
+        return;
+    }
+    let stored: Vec<_> = FILE.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(made, stored);
+}
+
+#[test]
+fn golden_control_frames_decode_to_their_values() {
+    let stored = stored();
+    for (name, control) in controls() {
+        let (_, bytes) = stored.iter().find(|(stored, _)| *stored == format!("control-{name}")).expect(name);
+        let Ok(Next::Control { kind, body, frame_bytes }) = next_frame(bytes, &LIMITS) else { panic!("{name}") };
+        assert_eq!(frame_bytes, bytes.len());
+        assert_eq!(Control::decode(kind, body, LIMITS.control_bytes_max), Ok(Some(control)), "{name}");
+    }
+}
+
+#[test]
+fn golden_data_frames_decode_and_encode_again() {
+    for (name, bytes) in stored().iter().filter(|(name, _)| name.starts_with("data-")) {
+        let Ok(Next::Data { frame, .. }) = next_frame(bytes, &LIMITS) else { panic!("{name}") };
+        assert_eq!(DataFrame::decode(bytes), Ok(frame));
+        let mut again = BytesMut::new();
+        frame.head().reencode_into(&mut again, frame.ext.bytes(), &frame).expect("it was decoded");
+        assert_eq!(again, bytes, "{name}");
+        let mut split = BytesMut::new();
+        let (head, lengths) = (frame.head(), frame.tail_lengths());
+        head.encode_prefix_into(&mut split, frame.ext.bytes(), &lengths).expect("it was decoded");
+        assert_eq!(head.frame_bytes(frame.ext.bytes().len(), &lengths), bytes.len());
+        split.extend_from_slice(frame.tail());
+        assert_eq!(split, bytes, "{name}");
+    }
+}
+
+#[test]
+fn the_golden_relay_has_every_extension() {
+    let stored = stored();
+    let (_, bytes) = stored.iter().find(|(name, _)| *name == "data-relay").expect("a relay");
+    let frame = DataFrame::decode(bytes).expect("golden");
+    let fields = frame.ext.fields();
+    let targets: Vec<_> = fields
+        .targets
+        .expect("targets")
+        .iter()
+        .map(|target| (target.handle, target.groups.iter().collect::<Vec<_>>()))
+        .collect();
+    assert_eq!(targets, [(1, vec![]), (2, vec!["workers", "audit"])]);
+    assert_eq!((fields.origin, fields.incarnation, fields.sender), (Some(1), Some(8), Some(9)));
+    assert_eq!(fields.steps.map(|steps| steps.iter().collect::<Vec<_>>()), Some(vec![0, 1]));
+    assert_eq!((fields.reply_token, fields.redelivered, fields.seal), (Some(0xfeed), true, Some(&b"s"[..])));
+    assert_eq!((fields.subs, fields.sender_text), (None, None));
+    assert_eq!((frame.hops, frame.seq, frame.class), (2, Some(1 << 40), Some(Class::Bulk)));
+    assert_eq!((frame.name, frame.reply, frame.payload), (&b"a.b"[..], &b"r"[..], &b"payload"[..]));
+}
+
+#[test]
+fn golden_slices_read_as_events() {
+    let stored = stored().into_iter().filter(|(name, _)| name.starts_with("slice-"));
+    let mut stream = Bytes::from(stored.flat_map(|(_, bytes)| bytes).collect::<Vec<_>>());
+    let mut reader = SliceReader::new();
+    let expected = [
+        SliceEvent::Open { lane: 1, class: Class::Tele, tenant: "tenantA" },
+        SliceEvent::Data { lane: 1, bytes: Bytes::from_static(b"ab") },
+        SliceEvent::Data { lane: 0x0102_0304, bytes: Bytes::from_static(b"xyz") },
+        SliceEvent::Reset { lane: 1 },
+    ];
+    for event in expected {
+        assert_eq!(reader.next_event(&mut stream), Ok(Some(event)));
+    }
+    assert_eq!(reader.next_event(&mut stream), Ok(None));
+    assert!(reader.is_between_slices());
+}
+
+#[test]
+fn every_control_kind_has_a_golden_line() {
+    let mut kinds: Vec<u8> = controls().iter().map(|(_, control)| control.kind()).collect();
+    kinds.dedup();
+    assert_eq!(kinds, Control::KINDS);
+}

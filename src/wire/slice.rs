@@ -2,8 +2,8 @@
 //! `lane u32 · len u32 · flags u8 (1 open, 2 reset) · 0[3]`, little-endian, then `len` bytes. An open slice begins with
 //! `class u8 · tenant_len u8 · tenant`, which `len` includes; a reset slice is empty.
 //!
-//! [`SliceReader`] takes one stream apart without holding back or copying payload. [`LaneBuffer`] puts the frames of one
-//! lane together and copies only a frame that is spread over several chunks. Both grow only by what has arrived.
+//! [`SliceReader`] takes one stream apart without holding back or copying payload. [`LaneBuffer`] puts the frames of
+//! one lane together and copies only a frame that is spread over several chunks. Both grow only by what has arrived.
 //! Which lanes exist, whether a tenant is allowed, and the memory of all lanes together are the bridge's business.
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -302,8 +302,9 @@ impl LaneBuffer {
         Self { limits, partial: BytesMut::new() }
     }
 
-    /// Takes the next complete frame off the lane's bytes, for [`crate::frame::next_frame`]; `None` when `chunk` is used up. A frame that
-    /// lies in one chunk shares its memory; another is copied once. After an error the lane is lost.
+    /// Takes the next complete frame off the lane's bytes, for [`crate::frame::next_frame`]; `None` when `chunk` is
+    /// used up. A frame that lies in one chunk shares its memory; another is copied once. After an error the lane is
+    /// lost.
     ///
     /// # Errors
     /// A [`FrameError`] as soon as the head of a frame shows it.
