@@ -102,3 +102,6 @@ impl<L: Lanes> Inbox<L> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

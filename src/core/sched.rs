@@ -22,7 +22,7 @@ use bytes::Bytes;
 pub use crate::count::Drop as DropReason;
 pub use classes::{CLASS_WEIGHTS_DEFAULT, ClassConfig, ClassLanes, ClassSlice};
 pub use hdwrr::{Hdwrr, HdwrrConfig, Purged, Slice};
-pub use session::{ControlOverflow, Fill, SessionLanes};
+pub use session::{ControlOverflow, SessionLanes};
 
 use crate::name::Class;
 use crate::tenant::TenantKey;

@@ -147,8 +147,8 @@ pub(super) struct ClassQueue {
 }
 
 impl ClassQueue {
-    pub(super) const fn is_empty(&self) -> bool {
-        self.ring.len == 0
+    pub(super) fn is_empty(&self) -> bool {
+        self.lanes.iter().all(Lane::is_empty)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -212,7 +212,9 @@ impl ClassQueue {
     /// Drops the oldest unpinned frame of `class` that is not partly sent.
     fn drop_oldest(&mut self, class: Class) -> Option<Lost> {
         let lost = self.lane_mut(class).drop_oldest()?;
-        if self.lane(class).is_empty() {
+        if self.is_empty() {
+            self.ring = Ring::default();
+        } else if self.lane(class).is_empty() && self.credit(class) > 0 {
             self.ring.remove(class);
         }
         Some(lost)
@@ -240,9 +242,9 @@ impl ClassQueue {
         out: &mut Vec<Bytes>,
         drops: &mut Drops,
     ) -> Option<ClassSlice> {
-        while max_bytes > 0 {
+        while max_bytes > 0 && !self.is_empty() {
             let class = self.next_class(config)?;
-            let alone = self.ring.len == 1;
+            let alone = self.is_alone();
             let budget = if alone { max_bytes } else { self.budget(config, class).min(max_bytes) };
             let cut = Cut { begin_below: budget, end_at: if config.split_frames { budget } else { max_bytes } };
             let lane = self.lane_mut(class);
@@ -252,18 +254,26 @@ impl ClassQueue {
             let ends_frame = !lane.is_mid_frame();
             let emptied = lane.is_empty();
             drops.add(tenant, class, DropReason::Aged, aged);
-            // Debt against nobody is forgotten: whoever comes next is served at once.
-            let spent = i64::try_from(bytes).unwrap_or(i64::MAX);
-            let credit = self.credit_mut(class);
-            *credit = if alone { 0 } else { credit.saturating_sub(spent) };
-            if emptied {
-                self.ring.remove(class);
-            }
+            self.spend(class, bytes, emptied);
             if bytes > 0 {
                 return Some(ClassSlice { class, bytes, starts_frame, ends_frame });
             }
         }
         None
+    }
+
+    /// Charges a slice. Unused credit goes with the backlog; debt keeps its place in the ring until it is paid by the
+    /// rounds of the others, else one large frame at a time would take any share.
+    fn spend(&mut self, class: Class, bytes: usize, emptied: bool) {
+        let spent = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let credit = self.credit(class).saturating_sub(spent);
+        // Debt against nobody is forgotten: whoever comes next is served at once.
+        *self.credit_mut(class) = if self.ring.len == 1 { 0 } else { credit };
+        if self.is_empty() {
+            self.ring = Ring::default();
+        } else if emptied && credit > 0 {
+            self.ring.remove(class);
+        }
     }
 
     pub(super) fn clear(&mut self, tenant: Option<TenantKey>, drops: &mut Drops) {
@@ -308,6 +318,10 @@ impl ClassQueue {
         self.credits.get(class.index()).copied().unwrap_or(0)
     }
 
+    fn is_alone(&self) -> bool {
+        self.lanes.iter().filter(|lane| !lane.is_empty()).count() == 1
+    }
+
     /// The lane whose turn it is: the one inside a frame where frames are not split, else the first with credit.
     fn next_class(&mut self, config: &ClassConfig) -> Option<Class> {
         if !config.split_frames
@@ -315,30 +329,35 @@ impl ClassQueue {
         {
             return Some(class);
         }
-        let front = self.ring.front()?;
-        if self.ring.len == 1 || self.credit(front) > 0 {
-            return Some(front);
-        }
         self.skip_empty_rounds(config);
-        for _ in 0..2 * Class::ALL.len() {
+        // After that one pass leaves somebody with credit at most one pass away.
+        for _ in 0..3 * Class::ALL.len() {
             let class = self.ring.front()?;
-            if self.credit(class) > 0 {
-                return Some(class);
+            match (self.credit(class) > 0, self.lane(class).is_empty()) {
+                (true, true) => self.ring.remove(class),
+                (true, false) => return Some(class),
+                (false, _) => {
+                    *self.credit_mut(class) += config.quantum(class);
+                    self.ring.rotate();
+                }
             }
-            *self.credit_mut(class) += config.quantum(class);
-            self.ring.rotate();
         }
-        self.ring.front()
+        self.ring.iter().find(|class| !self.lane(*class).is_empty())
     }
 
-    /// Grants at once the rounds in which nobody could be served, after frames far larger than a quantum.
+    /// Grants at once the rounds in which nobody could be served, after slices or frames far larger than a quantum.
     fn skip_empty_rounds(&mut self, config: &ClassConfig) {
         let ring = self.ring;
-        let rounds = ring.iter().map(|class| rounds_to_credit(self.credit(class), config.quantum(class))).min();
+        let rounds = ring
+            .iter()
+            .filter(|class| !self.lane(*class).is_empty())
+            .map(|class| rounds_to_credit(self.credit(class), config.quantum(class)))
+            .min();
         let skipped = rounds.unwrap_or(0).saturating_sub(1);
         if skipped > 0 {
             for class in ring.iter() {
-                *self.credit_mut(class) += config.quantum(class).saturating_mul(skipped);
+                let granted = config.quantum(class).saturating_mul(skipped);
+                *self.credit_mut(class) = self.credit(class).saturating_add(granted);
             }
         }
     }
@@ -353,7 +372,7 @@ const fn rounds_to_credit(credit: i64, quantum: i64) -> i64 {
     if credit > 0 { 0 } else { credit.saturating_neg() / quantum + 1 }
 }
 
-/// The backlogged classes in the order of their turns.
+/// The classes that are backlogged or in debt, in the order of their turns.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     turns: [Class; 4],

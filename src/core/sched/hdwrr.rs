@@ -392,6 +392,20 @@ impl Hdwrr {
         self.old.shrink_to(SPARE_LANES_MAX);
     }
 
+    /// Checks what must hold between calls.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let lanes = || self.flows.values().map(|flow| &flow.lanes);
+        assert_eq!(self.active, lanes().filter(|lanes| !lanes.is_empty()).count());
+        assert_eq!(self.bytes, lanes().map(ClassQueue::bytes).sum::<usize>());
+        assert_eq!(self.held, lanes().map(ClassQueue::held).sum::<usize>());
+        assert_eq!(self.flows.len(), self.new.len() + self.old.len());
+        assert!(self.new.iter().chain(&self.old).all(|tenant| self.flows.contains_key(tenant)));
+        assert_eq!(self.weight_sum, self.flows.values().map(|flow| u64::from(flow.weight)).sum::<u64>());
+        assert_eq!(self.fattest.len(), self.flows.values().filter(|flow| flow.rank > 0).count());
+        assert!(self.active > 0 || self.flows.is_empty());
+    }
+
     fn pop_front(&mut self) {
         if self.new.pop_front().is_none() {
             self.old.pop_front();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::{ClassConfig, ClassLanes, ClassSlice, Drops, Lanes, Pushed, QueuedFrame};
+use super::{ClassConfig, ClassLanes, Drops, Lanes, Pushed, QueuedFrame};
 use crate::limits::{QUEUED_FRAME_OVERHEAD_BYTES, SESSION_CONTROL_QUEUE_BYTES_MAX, SESSION_LANE_BYTES_MAX};
 use crate::name::Class;
 use crate::time::Time;
@@ -13,15 +13,6 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client does not read its acknowledgements")]
 pub struct ControlOverflow;
-
-/// What one [`SessionLanes::fill`] moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fill {
-    /// Bytes added to the output.
-    pub bytes: usize,
-    /// Frames of the class lanes whose last byte is among them, at least: slices that end a frame are counted once.
-    pub slices: usize,
-}
 
 /// Bounded egress of one session. Frames never interleave: the stream has no slices.
 #[derive(Debug)]
@@ -74,20 +65,19 @@ impl SessionLanes {
         self.classes.push(class, frame, now)
     }
 
-    /// Moves up to `max_bytes` of the stream to the end of `out`, for one write.
-    pub fn fill(&mut self, max_bytes: usize, now: Time, out: &mut Vec<Bytes>, drops: &mut Drops) -> Fill {
-        let mut fill = Fill::default();
-        while fill.bytes < max_bytes {
-            let left = max_bytes - fill.bytes;
+    /// Moves up to `max_bytes` of the stream to the end of `out`, for one write, and returns how many.
+    pub fn fill(&mut self, max_bytes: usize, now: Time, out: &mut Vec<Bytes>, drops: &mut Drops) -> usize {
+        let mut filled = 0;
+        while filled < max_bytes {
+            let left = max_bytes - filled;
             if !self.classes.is_mid_frame() && !self.control.is_empty() {
-                fill.bytes += self.take_control(left, out);
+                filled += self.take_control(left, out);
                 continue;
             }
-            let Some(ClassSlice { bytes, .. }) = self.classes.pop_slice(left, now, out, drops) else { break };
-            fill.bytes += bytes;
-            fill.slices += 1;
+            let Some(slice) = self.classes.pop_slice(left, now, out, drops) else { break };
+            filled += slice.bytes;
         }
-        fill
+        filled
     }
 
     /// The class lanes, to ask for backlogs and room.
