@@ -16,6 +16,7 @@ mod raw;
 mod value;
 mod walk;
 
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -193,13 +194,17 @@ impl Config {
         env: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Loaded, ConfigErrors> {
         let whole = |message: String| ConfigErrors::one(Problem::new(Place::file(file), "", message));
-        let length = std::fs::metadata(file).map_err(|error| whole(format!("cannot be read: {error}")))?.len();
-        if length > CONFIG_BYTES_MAX as u64 {
-            return Err(whole(format!("is larger than {CONFIG_BYTES_MAX} bytes")));
-        }
-        let bytes = std::fs::read(file).map_err(|error| whole(format!("cannot be read: {error}")))?;
+        let bytes = read_bounded(file).map_err(|error| whole(format!("cannot be read: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| whole("is not UTF-8 text".to_owned()))?;
         compile(&text, file, overrides, env)
+    }
+
+    /// Whether this release carries out every value of it.
+    ///
+    /// # Errors
+    /// The values that it does not, each with its key: [`Config::unsupported`].
+    pub fn check_supported(&self) -> Result<(), ConfigErrors> {
+        if self.unsupported.is_empty() { Ok(()) } else { Err(ConfigErrors::sorted(self.unsupported.clone())) }
     }
 
     /// Where to dial an edge: its own addresses or, for the one edge without any, the global controller's address.
@@ -248,6 +253,19 @@ pub fn environment() -> Vec<(String, String)> {
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
         .filter(|(name, _)| name.starts_with(walk::GLOCAL_PREFIX) || name.starts_with(walk::CRESCO_PREFIX))
         .collect()
+}
+
+/// Reads a file of at most [`CONFIG_BYTES_MAX`] bytes, whatever its length is said to be.
+fn read_bounded(file: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(file)?.take(CONFIG_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > CONFIG_BYTES_MAX {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::FileTooLarge,
+            format!("larger than {CONFIG_BYTES_MAX} bytes"),
+        ));
+    }
+    Ok(bytes)
 }
 
 /// Joins a socket address.

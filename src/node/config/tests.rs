@@ -178,5 +178,11 @@ fn what_is_not_yet_supported_is_listed_by_key() {
     assert_eq!(config.broker_cross_tenant_sinks[0].access, SinkAccess::Read);
     assert_eq!(config.broker_cross_tenant_sinks[1].access, SinkAccess::Write);
     let silent = with("tenant_namespacing = true\nbroker_shared_destinations = []\ntransition = false\n").unwrap();
-    assert!(silent.config.unsupported.is_empty());
+    assert!(silent.config.check_supported().is_ok());
+    let refused = config.check_supported().unwrap_err().to_string();
+    assert_eq!(refused.lines().count(), 10);
+    assert!(
+        refused.starts_with("/etc/glocal/node.toml:4: tenant_namespacing: false is not yet supported"),
+        "{refused}"
+    );
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use glocal_core::limits::CONFIG_BYTES_MAX;
 use glocal_core::name::TenantId;
 
 /// A host name or address with a port, not yet resolved.
@@ -147,10 +146,9 @@ impl SecretSource {
         match self {
             Self::Inline(secret) => Ok(secret.clone()),
             Self::File(path) => {
-                if std::fs::metadata(path)?.len() > CONFIG_BYTES_MAX as u64 {
-                    return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "secret file is too large"));
-                }
-                std::fs::read_to_string(path).map(Secret::new)
+                // What a decoding error says of the bytes could tell of the secret, so it says nothing.
+                let not_text = |_| std::io::Error::new(std::io::ErrorKind::InvalidData, "is not UTF-8 text");
+                String::from_utf8(super::read_bounded(path)?).map(Secret::new).map_err(not_text)
             }
         }
     }

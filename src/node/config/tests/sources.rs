@@ -165,3 +165,40 @@ fn edges_belong_to_the_file() {
         ["node.toml:6: edges[0].peer: is this node itself"]
     );
 }
+
+#[test]
+fn nesting_is_bounded() {
+    for open in ["[", "{a=", "[{a=["] {
+        assert!(!errors(with(&format!("x = {}", open.repeat(200_000)))).is_empty(), "no stack is deep enough for this");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "(?s).{0,200}", key in "[a-z_]{1,20}") {
+        let _ = compile_with(&text, &[(key.as_str(), text.as_str())], &[("GLOCAL_NODE_KEY", text.as_str())]);
+    }
+
+    #[test]
+    fn no_mixture_of_lines_makes_it_panic(picks in proptest::collection::vec((0..KEYS.len(), 0usize..8), 0..12)) {
+        let values = ["true", "7", "\"a\"", "[\"a\", 1]", "{ x = 1 }", "", "\"", "[["];
+        let text: String = picks
+            .iter()
+            .map(|(key, value)| match value {
+                0 => "[[edges]]\n".to_owned(),
+                value => format!("{} = {}\n", KEYS[*key].name, values[*value]),
+            })
+            .collect();
+        let result = compile_with(&text, &[], &[]);
+        if let Err(errors) = result {
+            proptest::prop_assert!(!errors.problems().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_suggestion_is_a_known_key(word in "[a-z_]{0,40}") {
+        if let Some(near) = super::super::walk::suggest(&word, KEYS.iter().map(|key| key.name)) {
+            proptest::prop_assert!(KEYS.iter().any(|key| key.name == near));
+        }
+    }
+}
