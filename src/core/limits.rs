@@ -46,6 +46,10 @@ pub const ALLOWED_SET_MACS_MAX: usize = 2048;
 
 /// Most target brokers in one data frame: a larger fan-out is split over several frames.
 pub const TARGETS_MAX: usize = 1024;
+/// Payloads of at least this many bytes are shared by all targets instead of copied into each one's chunk, in bytes.
+pub const SHARED_PAYLOAD_BYTES_MIN: usize = 4 * 1024;
+/// Interest records that may wait for room in one tenant's lane of one edge before they are replaced by a full list.
+pub const INTEREST_PENDING_MAX: usize = 1_000_000;
 /// Most brokers a message may pass before it is dropped: loops end even if routes are wrong.
 pub const HOPS_MAX: u8 = 16;
 

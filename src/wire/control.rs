@@ -13,9 +13,9 @@ use bytes::{BufMut, BytesMut};
 use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
 
 pub use body::{
-    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Denied, Error, Goodbye, Hello, Interest,
-    InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe, Subscribed, Unsubscribe,
-    Welcome, clip,
+    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Denied, Error, ForgetHandles, Goodbye,
+    Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe, Subscribed,
+    Unsubscribe, Welcome, clip,
 };
 
 use crate::frame::CONTROL_HEAD_BYTES;
@@ -122,6 +122,8 @@ control! {
     InterestSync = 0x1b;
     /// A target had no member for a message.
     NoMember = 0x1c;
+    /// Ends the meaning of all handles announced in this lane so far.
+    ForgetHandles = 0x1d;
 }
 
 /// Whether a receiver passes over this kind when it does not know it.

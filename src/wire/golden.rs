@@ -7,9 +7,9 @@ use bytes::{Bytes, BytesMut};
 use glocal_core::name::Class;
 
 use crate::control::{
-    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Control, Denied, Error, Goodbye, Hello,
-    Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe, Subscribed,
-    Unsubscribe, Welcome,
+    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Control, Denied, Error, ForgetHandles,
+    Goodbye, Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe,
+    Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -122,6 +122,7 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         ("interest-sync", InterestSync { origin: 1, seq: 5, reset: true, last: false }.into()),
         ("no-member", NoMember { target: 2, origin: 1, seq: 11, group: some("workers") }.into()),
         ("no-member-plain", NoMember { target: 2, origin: 1, seq: 11, group: None }.into()),
+        ("forget-handles", ForgetHandles {}.into()),
     ]
 }
 

@@ -51,7 +51,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(Subscribed, Unsubscribe, Ack, Ping, Pong, Ready, Probe, ProbeAck, InterestSync);
+plain!(Subscribed, Unsubscribe, Ack, Ping, Pong, Ready, Probe, ProbeAck, InterestSync, ForgetHandles);
 
 /// A client's first frame.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -306,10 +306,10 @@ impl AllowedSet {
     }
 }
 
-/// The sender knows the effective set and opens lanes.
+/// The sender knows the effective set, opens lanes, and says what to expect in them.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Ready {
-    /// How many tenants the effective set has.
+    /// For how many tenants full lists of interest follow, in their lanes.
     pub tenants: u32,
 }
 
@@ -444,3 +444,7 @@ impl NoMember {
         option_at_most("group", self.group.as_deref(), QUEUE_GROUP_BYTES_MAX)
     }
 }
+
+/// Ends the meaning of all handles announced in this lane so far: the sender has used up what a lane may hold.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ForgetHandles {}
