@@ -116,9 +116,13 @@ pub(super) const FILE_SUFFIX: &str = "_file";
 
 /// Variables beginning with `GLOCAL_` that are not configuration keys, and what reads them.
 pub const OTHER_VARIABLES: &[(&str, &str)] = &[
+    ("GLOCAL_CERT", "the certificate of a client command"),
     ("GLOCAL_CONFIG_DIR", "where the command line keeps its saved contexts"),
     ("GLOCAL_CONTEXT", "the saved context the command line uses"),
+    ("GLOCAL_KEY", "the key file of a client command"),
     ("GLOCAL_LOG", "log filter directives, which win over `log_level`"),
+    ("GLOCAL_ROOT", "the root of a client command"),
+    ("GLOCAL_SERVER", "the address of a client command"),
     ("GLOCAL_GUARDS_BUILD", "test builds only: compiles the switches for guards"),
     ("GLOCAL_GUARDS_OFF", "test builds only: guards to switch off"),
 ];
