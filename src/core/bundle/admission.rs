@@ -62,6 +62,20 @@ impl Bundle {
     /// Why not.
     pub fn admit_anonymous(&self, tenant: &str, now: UnixTime) -> Result<(), Deny> {
         self.check_new(now)?;
+        self.check_anonymous(tenant)
+    }
+
+    /// Whether sessions without a certificate that exist may stay, as [`Bundle::admit_anonymous`] but through the
+    /// grace after the bundle's expiry.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn retain_anonymous(&self, tenant: &str, now: UnixTime) -> Result<(), Deny> {
+        self.check_live(now)?;
+        self.check_anonymous(tenant)
+    }
+
+    fn check_anonymous(&self, tenant: &str) -> Result<(), Deny> {
         let section = self.section(tenant).ok_or(Deny::UnknownTenant)?;
         if self.is_superuser(tenant) || !section.issuers.is_empty() {
             return Err(Deny::Role);

@@ -324,6 +324,8 @@ fn anonymous_tenants_are_ordinary_and_issued_by_nobody() {
     assert_eq!(bundle.admit_anonymous("acme", NOW), Err(Deny::Role));
     assert_eq!(bundle.admit_anonymous("beta", NOW), Err(Deny::UnknownTenant));
     assert_eq!(bundle.admit_anonymous("public", EXPIRES), Err(Deny::BundleExpired));
+    assert_eq!(bundle.retain_anonymous("public", EXPIRES), Ok(()));
+    assert_eq!(bundle.retain_anonymous("acme", EXPIRES), Err(Deny::Role));
     let head = Head { superusers: vec![tenant("public")], ..head() };
     let public = Section::new(tenant("public"), [0; 16]);
     assert_eq!(bundle_of(head, public).unwrap().admit_anonymous("public", NOW), Err(Deny::Role));

@@ -1,0 +1,183 @@
+//! From the bytes of a bundle file to a checked bundle.
+//!
+//! The order is fixed: the bundle key's certificate under a root, its signature over the head's stored bytes, then the
+//! head is decoded; each section's digest, then the section is decoded. Nothing unsigned is decoded but the envelope.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use glocal_core::bundle::{Bundle, BundleError, BundleState, Head};
+use glocal_core::deny::Deny;
+use glocal_core::identity::KeyId;
+use glocal_core::limits::{BUNDLE_BYTES_MAX, CERTIFICATE_BYTES_MAX};
+use glocal_core::name::Label;
+use glocal_core::time::UnixTime;
+use glocal_wire::bundle::{BundleCodecError, Envelope, decode_head, decode_section};
+use rustls_pki_types::CertificateDer;
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, spki_for_anchor};
+
+use super::chain::{Roots, deny_of_webpki, key_id, pki_time, sha256};
+
+/// What stands before `<fabric>/<epoch>` in the URI SAN of a bundle key's certificate.
+const BUNDLE_KEY_URI: &str = "glocal://bundle-key/";
+
+/// Why a bundle file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleFileError {
+    /// The file cannot be read.
+    #[error("{file}: unreadable")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The bytes are no bundle.
+    #[error(transparent)]
+    Codec(#[from] BundleCodecError),
+    /// No root of this node issued the bundle key's certificate, or it is not valid now.
+    #[error("bundle key: {}", .0.template())]
+    Key(Deny),
+    /// The bundle key's certificate has not exactly one URI name, of the right form.
+    #[error("bundle key: its certificate is not that of a bundle key")]
+    KeyName,
+    /// The head was not signed by the bundle key, or was changed.
+    #[error("the bundle's signature is wrong")]
+    Signature,
+    /// The bundle key is certified for another fabric or epoch.
+    #[error("the bundle key is of fabric '{fabric}' and epoch {epoch}, the bundle of '{head_fabric}' and {head_epoch}")]
+    KeyScope {
+        /// The key's fabric.
+        fabric: Label,
+        /// The key's epoch.
+        epoch: u64,
+        /// The head's fabric.
+        head_fabric: Label,
+        /// The head's epoch.
+        head_epoch: u64,
+    },
+    /// The root that certified the bundle key is not a root of the bundle.
+    #[error("the root of the bundle key, {0}, is not in the bundle")]
+    Root(KeyId),
+    /// A section was changed, or belongs to another bundle.
+    #[error("section {index} of the bundle file is not one the head lists")]
+    SectionDigest {
+        /// Its place in the file, from 0.
+        index: usize,
+    },
+    /// The contents break an invariant.
+    #[error(transparent)]
+    Contents(#[from] BundleError),
+    /// The bundle is older than local configuration demands.
+    #[error("bundle version {version} is below the configured minimum {minimum}")]
+    BelowMinimum {
+        /// Its version.
+        version: u64,
+        /// The least allowed.
+        minimum: u64,
+    },
+    /// The bundle has expired.
+    #[error("the bundle expired at {0} (seconds since 1970)")]
+    Expired(UnixTime),
+}
+
+/// Reads a bundle file.
+///
+/// # Errors
+/// The file cannot be read or is larger than a bundle may be.
+pub fn read_bundle(file: &Path) -> Result<Vec<u8>, BundleFileError> {
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|opened| opened.take(BUNDLE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|source| BundleFileError::Unreadable { file: file.display().to_string(), source })?;
+    Ok(bytes)
+}
+
+/// Verifies and checks the bytes of a bundle file.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn load_bundle(
+    file: &[u8],
+    roots: &Roots,
+    minimum_version: u64,
+    now: UnixTime,
+) -> Result<Bundle, BundleFileError> {
+    let envelope = Envelope::decode(file)?;
+    let head = verified_head(&envelope, roots, now)?;
+    if head.version < minimum_version {
+        return Err(BundleFileError::BelowMinimum { version: head.version, minimum: minimum_version });
+    }
+    let mut sections = Vec::with_capacity(envelope.sections.len());
+    for (index, bytes) in envelope.sections.iter().enumerate() {
+        let digest = sha256(bytes);
+        // The order is checked with the other invariants; an unsorted list only refuses more.
+        if head.sections.binary_search(&digest).is_err() {
+            return Err(BundleFileError::SectionDigest { index });
+        }
+        sections.push((digest, decode_section(bytes)?));
+    }
+    let bundle = Bundle::assemble(head, sections)?;
+    match bundle.state(now) {
+        BundleState::Fresh | BundleState::Ageing => Ok(bundle),
+        BundleState::Grace | BundleState::Dead => Err(BundleFileError::Expired(bundle.head().expires)),
+    }
+}
+
+fn verified_head(envelope: &Envelope, roots: &Roots, now: UnixTime) -> Result<Head, BundleFileError> {
+    if envelope.bundle_key_cert.len() > CERTIFICATE_BYTES_MAX {
+        return Err(BundleFileError::Key(Deny::Limit));
+    }
+    let certificate = CertificateDer::from(envelope.bundle_key_cert.as_slice());
+    let refused = |error: webpki::Error| BundleFileError::Key(deny_of_webpki(&error));
+    let key = EndEntityCert::try_from(&certificate).map_err(refused)?;
+    let anchors = roots.anchors();
+    // No intermediates: the root itself must have issued it.
+    let path = key
+        .verify_for_usage(
+            super::tls::signature_algorithms().all,
+            &anchors,
+            &[],
+            pki_time(now),
+            AnyUsage,
+            None,
+            None,
+        )
+        .map_err(refused)?;
+    let root = key_id(&spki_for_anchor(path.anchor()));
+    let (fabric, epoch) = key_scope(&key).ok_or(BundleFileError::KeyName)?;
+    key.verify_signature(webpki::aws_lc_rs::ED25519, &envelope.head, &envelope.signature)
+        .map_err(|_| BundleFileError::Signature)?;
+    let head = decode_head(&envelope.head)?;
+    if head.fabric != fabric || head.epoch != epoch {
+        return Err(BundleFileError::KeyScope { fabric, epoch, head_fabric: head.fabric, head_epoch: head.epoch });
+    }
+    if !head.roots.contains(&root) {
+        return Err(BundleFileError::Root(root));
+    }
+    Ok(head)
+}
+
+/// The fabric and epoch a bundle key's certificate names by its only URI.
+fn key_scope(key: &EndEntityCert<'_>) -> Option<(Label, u64)> {
+    let mut uris = key.valid_uri_names();
+    let uri = uris.next()?;
+    if uris.next().is_some() {
+        return None;
+    }
+    let (fabric, digits) = uri.strip_prefix(BUNDLE_KEY_URI)?.split_once('/')?;
+    let epoch: u64 = digits.parse().ok()?;
+    // One spelling per number: "01" and "+1" are no epochs.
+    (epoch.to_string() == digits).then_some(())?;
+    Some((Label::parse(fabric).ok()?, epoch))
+}
+
+/// The URI says what the key is for; there is no extended key usage for it.
+struct AnyUsage;
+
+impl ExtendedKeyUsageValidator for AnyUsage {
+    fn validate(&self, _usages: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        Ok(())
+    }
+}
