@@ -122,7 +122,7 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         ("interest-sync", InterestSync { origin: 1, seq: 5, reset: true, last: false }.into()),
         ("no-member", NoMember { target: 2, origin: 1, seq: 11, group: some("workers") }.into()),
         ("no-member-plain", NoMember { target: 2, origin: 1, seq: 11, group: None }.into()),
-        ("forget-handles", ForgetHandles {}.into()),
+        ("forget-handles", ForgetHandles { count: 65_536 }.into()),
     ]
 }
 

@@ -447,4 +447,7 @@ impl NoMember {
 
 /// Ends the meaning of all handles announced in this lane so far: the sender has used up what a lane may hold.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct ForgetHandles {}
+pub struct ForgetHandles {
+    /// How many handles lose their meaning.
+    pub count: u32,
+}
