@@ -91,6 +91,8 @@ pub struct Hdwrr {
     weights: HashMap<TenantKey, u32>,
     fattest: Fattest,
     shaper: Option<TokenBucket>,
+    /// Emptied flows for reuse, boxed as in `flows`, so that neither admitting nor forgetting moves lanes.
+    #[expect(clippy::vec_box, reason = "the boxes go back into the map")]
     spare: Vec<Box<Flow>>,
     /// Tenants with bytes queued.
     active: usize,

@@ -129,7 +129,7 @@ fn purging_reports_all_and_names_the_lanes_to_reset() {
     }
     let purged = hdwrr.purge(A, &mut drops);
     assert_eq!(purged.mid_frame, [false, false, false, true]);
-    assert_eq!(drops.bytes() as usize + sent, 21 * FRAME);
+    assert_eq!(usize::try_from(drops.bytes()).unwrap() + sent, 21 * FRAME);
     assert!(drops.iter().all(|record| (record.tenant, record.reason) == (Some(A), DropReason::Gone)));
     assert_eq!(hdwrr.tenant_backlog(A), 0);
     while slice_of(&mut hdwrr).is_some() {}

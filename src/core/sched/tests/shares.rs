@@ -89,7 +89,7 @@ proptest! {
         let mut waited = 0;
         for _ in 0..5_000 {
             for key in (1..).map(TenantKey).take(weights.len() - 1) {
-                if hdwrr.tenant_backlog(key) == 0 && random.next() % 2 == 0 {
+                if hdwrr.tenant_backlog(key) == 0 && random.next().is_multiple_of(2) {
                     let class = Class::ALL[usize::try_from(random.next() % 4).unwrap()];
                     push(&mut hdwrr, key, class, random.frame_bytes());
                 }
