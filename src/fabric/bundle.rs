@@ -3,12 +3,15 @@
 //! What is signed is the head's bytes, and what its digests name are the sections' bytes, as they are stored: nothing is
 //! encoded again to be compared.
 
+use std::path::{Path, PathBuf};
+
 use aws_lc_rs::hmac;
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use glocal_core::bundle::{
     Bundle, BundleError, EdgeEntry, Grant, Head, IssuerEntry, NodeEntry, Revocation, Section, SectionDigest,
 };
 use glocal_core::identity::KeyId;
+use glocal_core::limits::BUNDLE_BYTES_MAX;
 use glocal_core::name::{Label, NodeId, TenantId};
 use glocal_core::time::UnixTime;
 use glocal_wire::bundle::{BundleCodecError, Envelope, decode_head, decode_section, encode_head, encode_section};
@@ -17,6 +20,7 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 
 use crate::chain;
+use crate::files;
 use crate::pki::{self, PkiError};
 use crate::plan::{Plan, Revoked};
 
@@ -266,6 +270,37 @@ pub fn verify(envelope: &Envelope, roots: &[CertificateDer<'_>], now: UnixTime) 
         return Err(BundleFileError::ForeignRoot);
     }
     Ok(Bundle::assemble(head, decode_sections(envelope)?)?)
+}
+
+/// The contents of a bundle whose signature nobody has verified: to be shown, never to be obeyed. Sections still fit the
+/// head's digests.
+///
+/// # Errors
+/// What is wrong with the contents.
+pub fn unverified(envelope: &Envelope) -> Result<Bundle, BundleFileError> {
+    Ok(Bundle::assemble(decode_head(&envelope.head)?, decode_sections(envelope)?)?)
+}
+
+/// Reads a bundle file; nothing in it is verified.
+///
+/// # Errors
+/// Whether it cannot be read or is no bundle file.
+pub fn read(path: &Path) -> Result<Envelope, ReadError> {
+    let failed = |problem| ReadError { path: path.to_owned(), problem };
+    let bytes = files::read(path, BUNDLE_BYTES_MAX)
+        .and_then(|bytes| bytes.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
+        .map_err(|error| failed(error.to_string()))?;
+    Envelope::decode(&bytes).map_err(|error| failed(error.to_string()))
+}
+
+/// A file that cannot be read or is not what it should be.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {problem}", path = path.display())]
+pub struct ReadError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
 }
 
 fn uris<'a>(certificate: &'a x509_parser::certificate::X509Certificate<'_>) -> Vec<&'a str> {

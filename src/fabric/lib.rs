@@ -10,6 +10,7 @@ pub mod chain;
 pub mod explain;
 mod files;
 pub mod inspect;
+pub mod issue;
 pub mod node_config;
 pub mod pki;
 pub mod plan;
