@@ -1,0 +1,16 @@
+//! The integration tests, in one binary: what no single crate can test.
+//!
+//! `tidy` holds the house's rules over the sources, `docs` runs the commands that the documents show.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "helpers of tests are tests"
+)]
+
+mod docs;
+mod tidy;
