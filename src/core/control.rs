@@ -280,6 +280,11 @@ impl Control {
         true
     }
 
+    /// Sends the full lists of `tenant` over `edge` again, after records were lost on the way out.
+    pub fn resend(&mut self, edge: EdgeKey, tenant: TenantKey) {
+        self.send_lists(edge, tenant);
+    }
+
     /// The peer of `edge` has said how many tenants' full lists it sends.
     pub fn edge_ready(&mut self, edge: EdgeKey, lists: u32) {
         if let Some(state) = self.edges.get_mut(&edge) {

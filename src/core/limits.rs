@@ -59,6 +59,8 @@ pub const SLICE_BYTES_MAX: usize = 16 * 1024;
 pub const BRIDGE_STREAMS: usize = 16;
 /// Most lanes one peer may hold open on one bridge: two tenants' worth of state per allowed tenant at 10 000 tenants.
 pub const BRIDGE_LANES_MAX: usize = 65_536;
+/// Silence after which an empty lane of a bridge is reset and forgotten by both sides, in milliseconds.
+pub const LANE_IDLE_MS: u64 = 60_000;
 /// Refused slices and lanes after which a bridge is closed: one is a race with a reload, a hundred is a liar.
 pub const BRIDGE_REFUSALS_MAX: u64 = 100;
 /// Most broker or sender handles announced in one lane.

@@ -1,1 +1,17 @@
-//! Session and bridge machines of the Glocal mesh, without I/O.
+//! The machines of the Glocal mesh, without I/O: native sessions, bridges, and the owner of control state.
+//!
+//! This crate joins the decisions of `glocal-core` to the codecs of `glocal-wire`: bytes of a session or of a bridge's
+//! stream go in, encoded frames appear in the lanes of other sessions and edges. The node moves the bytes, the simulator
+//! moves them too, and both drive exactly this code. It never reads a tenant from a message: a session's comes from its
+//! principal, a lane's from its opening, both checked.
+
+pub mod batch;
+pub mod driver;
+pub mod handshake;
+pub mod lane_reader;
+pub mod lane_writer;
+pub mod link;
+pub mod liveness;
+pub mod sender;
+pub mod session;
+pub mod shared;

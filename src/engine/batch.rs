@@ -1,0 +1,288 @@
+//! Batches: what one read buffer produced, collected per target and appended to each once (DESIGN section 11).
+//!
+//! A small message is copied once, into the target's chunk; a large payload is copied once for all targets and shared.
+//! [`Batch::flush`] takes one lock per target, appends, and wakes it at most once.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use glocal_core::count::Drop as DropReason;
+use glocal_core::limits::SHARED_PAYLOAD_BYTES_MIN;
+use glocal_core::name::{Class, Destination, QueueGroup};
+use glocal_core::port::{Delivery, SessionPort, Sub};
+use glocal_core::routes::BrokerIndex;
+use glocal_core::sched::{Pushed, QueuedFrame};
+use glocal_core::tenant::Tenant;
+use glocal_core::time::Time;
+use glocal_wire::data::{DataHead, DataKind, TailLengths};
+use glocal_wire::ext::ExtBuilder;
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use crate::link::{Handles, Link};
+use crate::sender::Sender;
+use crate::shared::Shared;
+
+/// One message on its way: what is the same for all its targets.
+#[derive(Debug)]
+pub struct Message<'m> {
+    /// The tenant it belongs to.
+    pub tenant: &'m Arc<Tenant>,
+    /// Its destination within the tenant.
+    pub destination: Destination<'m>,
+    /// Reply subject, empty for none.
+    pub reply: &'m [u8],
+    /// Header block, verbatim.
+    pub headers: &'m [u8],
+    /// Payload.
+    pub payload: &'m [u8],
+    /// Milliseconds it is worth something, if it says so.
+    pub ttl_ms: Option<u32>,
+    /// Who published it.
+    pub sender: &'m Arc<Sender>,
+    /// The life of the broker at which it entered.
+    pub incarnation: u64,
+    /// Its place among the sender's messages of this class.
+    pub seq: u64,
+    /// The requester's token at its broker, when it has a reply subject or is a reply.
+    pub reply_token: Option<u64>,
+    /// Brokers passed before this one.
+    pub hops: u8,
+}
+
+/// One target broker with the queue groups it is to serve.
+pub type TargetGroups<'g> = (BrokerIndex, SmallVec<[&'g QueueGroup; 1]>);
+
+#[derive(Debug)]
+struct Item<H> {
+    class: Class,
+    bytes: usize,
+    tail: Option<Bytes>,
+    ttl_ms: Option<u32>,
+    tenant: Arc<Tenant>,
+    handles: H,
+}
+
+#[derive(Debug)]
+struct Target<T, H> {
+    to: T,
+    chunk: BytesMut,
+    items: Vec<Item<H>>,
+}
+
+impl<T, H> Target<T, H> {
+    fn new(to: T) -> Self {
+        Self { to, chunk: BytesMut::new(), items: Vec::new() }
+    }
+}
+
+/// Frames collected for many targets.
+#[derive(Debug, Default)]
+pub struct Batch {
+    ports: Vec<Target<Arc<SessionPort>, ()>>,
+    port_index: HashMap<u64, usize>,
+    links: Vec<Target<Arc<Link>, Handles>>,
+    link_index: HashMap<u32, usize>,
+    ext: ExtBuilder,
+    /// The shared tail of the message at hand, made for its first target that wants one.
+    shared_tail: Option<Bytes>,
+    /// Sessions of which a subscription has had its last delivery, to be unsubscribed.
+    pub finished: Vec<(u64, u32)>,
+}
+
+impl Batch {
+    /// Begins a message; what was shared of the last one is let go.
+    pub fn begin(&mut self) {
+        self.shared_tail = None;
+    }
+
+    /// Whether nothing was collected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.links.is_empty()
+    }
+
+    /// Collects the message for the subscriptions of one session; `false` when none of them takes it any more.
+    pub fn deliver<'s>(
+        &mut self,
+        port: &Arc<SessionPort>,
+        qualified: bool,
+        subs: impl Iterator<Item = &'s Arc<Sub>>,
+        message: &Message<'_>,
+    ) -> bool {
+        let mut sids: SmallVec<[u32; 4]> = SmallVec::new();
+        for sub in subs {
+            match sub.deliver() {
+                Delivery::Yes => sids.push(sub.sid()),
+                Delivery::Last => {
+                    sids.push(sub.sid());
+                    self.finished.push((port.id(), sub.sid()));
+                }
+                Delivery::Over => {}
+            }
+        }
+        if sids.is_empty() {
+            return false;
+        }
+        let class = message.destination.class();
+        self.ext.clear();
+        self.ext.subs(sids.iter().copied()).sender_text(message.sender.text(message.tenant.id().as_str()));
+        let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
+        let index = *self.port_index.entry(port.id()).or_insert_with(|| {
+            self.ports.push(Target::new(Arc::clone(port)));
+            self.ports.len() - 1
+        });
+        let Some(target) = self.ports.get_mut(index) else { return false };
+        let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
+        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
+        if let Some((bytes, tail)) = encoded {
+            let tenant = Arc::clone(message.tenant);
+            tenant.counters().class(class).delivered.add(1);
+            target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: () });
+        }
+        true
+    }
+
+    /// Collects the message for the brokers behind one edge. The caller has checked that the edge allows the tenant.
+    pub fn relay(&mut self, link: &Arc<Link>, targets: &[TargetGroups<'_>], message: &Message<'_>) {
+        let class = message.destination.class();
+        self.ext.clear();
+        self.ext.origin(message.sender.origin().0).incarnation(message.incarnation).sender(message.sender.handle());
+        if let Some(token) = message.reply_token {
+            self.ext.reply_token(token);
+        }
+        let mut builder = self.ext.targets();
+        for (broker, groups) in targets {
+            builder.target(broker.0);
+            for group in groups {
+                builder.group(group.as_str());
+            }
+        }
+        drop(builder);
+        let head = DataHead {
+            hops: message.hops,
+            seq: Some(message.seq),
+            ttl_ms: message.ttl_ms,
+            ..DataHead::new(DataKind::Relay, Some(class))
+        };
+        let index = *self.link_index.entry(link.edge().key().0).or_insert_with(|| {
+            self.links.push(Target::new(Arc::clone(link)));
+            self.links.len() - 1
+        });
+        let Some(target) = self.links.get_mut(index) else { return };
+        let name = NameBytes::Raw;
+        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
+        if let Some((bytes, tail)) = encoded {
+            let tenant = Arc::clone(message.tenant);
+            tenant.counters().class(class).relayed_out.add(1);
+            let mut handles = Handles { brokers: SmallVec::new(), sender: Some(Arc::clone(message.sender)) };
+            handles.brokers.push((message.sender.origin(), message.incarnation));
+            handles.brokers.extend(targets.iter().map(|(broker, _)| (*broker, 0)));
+            target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles });
+        }
+    }
+
+    /// Appends everything to its targets, one lock and at most one wake each.
+    pub fn flush(&mut self, shared: &Shared, now: Time) {
+        self.shared_tail = None;
+        for target in self.ports.drain(..) {
+            let mut chunk = target.chunk.freeze();
+            let mut items = Some(target.items);
+            let pushed = target.to.inbox().push_batch(|lanes| {
+                for item in items.take().into_iter().flatten() {
+                    let (class, frame, tenant) = item.into_frame(&mut chunk);
+                    count(&tenant, class, lanes.push(class, frame, now));
+                }
+            });
+            if pushed.is_none() {
+                items.into_iter().flatten().for_each(|item| item.gone());
+            }
+        }
+        self.port_index.clear();
+        for target in self.links.drain(..) {
+            let mut chunk = target.chunk.freeze();
+            let mut items = Some(target.items);
+            let link = &target.to;
+            let pushed = link.inbox().push_batch(|lanes| {
+                for mut item in items.take().into_iter().flatten() {
+                    let handles = std::mem::take(&mut item.handles);
+                    let (class, frame, tenant) = item.into_frame(&mut chunk);
+                    if link.edge().may_send(tenant.key()) {
+                        let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers, now);
+                        count(&tenant, class, pushed);
+                    } else {
+                        tenant.counters().class(class).dropped(DropReason::EdgeTenant, 1);
+                    }
+                }
+                lanes.count_drops(shared.policy.tenants());
+            });
+            if pushed.is_none() {
+                items.into_iter().flatten().for_each(|item| item.gone());
+            }
+        }
+        self.link_index.clear();
+    }
+}
+
+impl<H> Item<H> {
+    fn into_frame(self, chunk: &mut Bytes) -> (Class, QueuedFrame, Arc<Tenant>) {
+        let bytes = chunk.split_to(self.bytes.min(chunk.len()));
+        let frame = QueuedFrame { tail: self.tail, ..QueuedFrame::new(bytes) }.with_ttl_ms(self.ttl_ms);
+        (self.class, frame, self.tenant)
+    }
+
+    fn gone(&self) {
+        self.tenant.counters().class(self.class).dropped(DropReason::Gone, 1);
+    }
+}
+
+fn count(tenant: &Tenant, class: Class, pushed: Pushed) {
+    let counters = tenant.counters().class(class);
+    match pushed {
+        Pushed::Queued => {}
+        Pushed::DroppedNewest => counters.dropped(DropReason::LaneFull, 1),
+        Pushed::DroppedOldest { frames, .. } => counters.dropped(DropReason::LaneFull, frames),
+    }
+}
+
+enum NameBytes {
+    Raw,
+    Qualified(String),
+}
+
+/// Appends one frame to a chunk; a large tail is made once and shared. Returns the bytes in the chunk and the tail.
+fn encode(
+    chunk: &mut BytesMut,
+    head: DataHead,
+    ext: &ExtBuilder,
+    message: &Message<'_>,
+    name: &NameBytes,
+    shared_tail: &mut Option<Bytes>,
+) -> Option<(usize, Option<Bytes>)> {
+    let start = chunk.len();
+    let ext = ext.bytes().ok()?;
+    let raw = message.destination.raw().as_str().as_bytes();
+    let (name, shareable) = match name {
+        NameBytes::Raw => (raw, true),
+        NameBytes::Qualified(text) => (text.as_bytes(), false),
+    };
+    let tail = if shareable && message.payload.len() >= SHARED_PAYLOAD_BYTES_MIN {
+        let lengths = TailLengths {
+            name: name.len(),
+            reply: message.reply.len(),
+            headers: message.headers.len(),
+            payload: message.payload.len(),
+        };
+        head.encode_prefix_into(chunk, ext, &lengths).ok()?;
+        let tail = shared_tail.get_or_insert_with(|| {
+            let mut tail = BytesMut::with_capacity(lengths.total());
+            [name, message.reply, message.headers, message.payload].iter().for_each(|p| tail.extend_from_slice(p));
+            tail.freeze()
+        });
+        Some(tail.clone())
+    } else {
+        head.encode_into(chunk, ext, name, message.reply, message.headers, message.payload).ok()?;
+        None
+    };
+    Some((chunk.len() - start, tail))
+}

@@ -1,0 +1,271 @@
+//! The driver of the control half: commands in, tables and frames out.
+//!
+//! One task owns it. A batch of commands is applied, the tables are published once, and only then are the answers put
+//! into the sessions' lanes, so that a client that reads "subscribed" is subscribed. Records for other brokers go into
+//! the tenant's own `ctrl` lane, in order; what finds no room waits here and goes first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use glocal_core::control::{Control, Outgoing, RecordError};
+use glocal_core::deny::{Access, Deny};
+use glocal_core::edge::{EdgeKey, TenantSet};
+use glocal_core::interest::Record;
+use glocal_core::limits::INTEREST_PENDING_MAX;
+use glocal_core::name::{Class, QueueGroup};
+use glocal_core::policy::{Permit, Read};
+use glocal_core::port::SessionPort;
+use glocal_core::routes::BrokerIndex;
+use glocal_core::sched::{Pushed, QueuedFrame};
+use glocal_core::tenant::TenantKey;
+use glocal_core::time::Time;
+use glocal_wire::control as wire;
+
+use crate::link::{Handles, append};
+use crate::shared::Shared;
+
+/// Something for the control half to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Add a permitted subscription.
+    Subscribe {
+        /// The session.
+        port: Arc<SessionPort>,
+        /// The client's number.
+        sid: u32,
+        /// The permit.
+        permit: Permit<Read>,
+        /// The queue group.
+        queue: Option<QueueGroup>,
+        /// Whether other brokers are not told.
+        local_only: bool,
+    },
+    /// End a subscription, now or after some deliveries.
+    Unsubscribe {
+        /// The session.
+        session: u64,
+        /// The client's number.
+        sid: u32,
+        /// Deliveries in all after which it ends.
+        max: Option<u64>,
+    },
+    /// Answer a ping, after everything before it.
+    Ping {
+        /// The session.
+        port: Arc<SessionPort>,
+        /// Comes back.
+        token: u64,
+    },
+    /// The session is gone.
+    CloseSession {
+        /// The session.
+        session: u64,
+    },
+    /// A bridge is up.
+    EdgeUp {
+        /// The edge.
+        edge: EdgeKey,
+        /// What it may carry.
+        effective: TenantSet,
+        /// The life of the broker behind it.
+        peer_incarnation: u64,
+    },
+    /// The peer has said how many tenants' full lists it sends.
+    EdgeReady {
+        /// The edge.
+        edge: EdgeKey,
+        /// Their number.
+        lists: u32,
+    },
+    /// The bridge is gone.
+    EdgeDown {
+        /// The edge.
+        edge: EdgeKey,
+    },
+    /// A record came over an edge.
+    Record {
+        /// The edge.
+        edge: EdgeKey,
+        /// The tenant of its lane.
+        tenant: TenantKey,
+        /// The broker it speaks for.
+        origin: BrokerIndex,
+        /// That broker's life.
+        incarnation: u64,
+        /// The record.
+        record: Record,
+    },
+    /// The edges have had their time to come up.
+    Settle,
+}
+
+/// What a command brought about that its sender must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to tell.
+    Done,
+    /// After [`Command::EdgeUp`]: how many tenants' full lists will be sent.
+    Lists(u32),
+    /// A record was refused: the peer is out of date, or lies.
+    RecordRefused(RecordError),
+}
+
+/// The control half with what it has still to say.
+#[derive(Debug)]
+pub struct Driver {
+    control: Control,
+    shared: Arc<Shared>,
+    answers: Vec<(Arc<SessionPort>, wire::Control)>,
+    pending: BTreeMap<(EdgeKey, TenantKey), VecDeque<Outgoing>>,
+}
+
+impl Driver {
+    /// A driver of `control` on the node described by `shared`.
+    #[must_use]
+    pub const fn new(control: Control, shared: Arc<Shared>) -> Self {
+        Self { control, shared, answers: Vec::new(), pending: BTreeMap::new() }
+    }
+
+    /// The control half, to be looked at.
+    #[must_use]
+    pub const fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Applies one command. Nothing is seen of it until [`Driver::commit`].
+    pub fn apply(&mut self, command: Command) -> Outcome {
+        match command {
+            Command::Subscribe { port, sid, permit, queue, local_only } => {
+                self.subscribe(port, sid, permit, queue, local_only);
+            }
+            Command::Unsubscribe { session, sid, max } => self.control.unsubscribe(session, sid, max),
+            Command::Ping { port, token } => self.answers.push((port, wire::Pong { token }.into())),
+            Command::CloseSession { session } => self.control.close_session(session),
+            Command::EdgeUp { edge, effective, peer_incarnation } => {
+                self.pending.retain(|(e, _), _| *e != edge);
+                return Outcome::Lists(self.control.edge_up(edge, effective, peer_incarnation));
+            }
+            Command::EdgeReady { edge, lists } => self.control.edge_ready(edge, lists),
+            Command::EdgeDown { edge } => {
+                self.control.edge_down(edge);
+                self.pending.retain(|(e, _), _| *e != edge);
+                if let Some(link) = self.shared.link(edge) {
+                    link.inbox().with(|lanes| lanes.clear(self.shared.policy.tenants()));
+                }
+            }
+            Command::Record { edge, tenant, origin, incarnation, record } => {
+                if let Err(error) = self.control.record(edge, tenant, origin, incarnation, record) {
+                    return Outcome::RecordRefused(error);
+                }
+            }
+            Command::Settle => self.control.settle(),
+        }
+        Outcome::Done
+    }
+
+    fn subscribe(
+        &mut self,
+        port: Arc<SessionPort>,
+        sid: u32,
+        permit: Permit<Read>,
+        queue: Option<QueueGroup>,
+        local_only: bool,
+    ) {
+        let filter = permit.object().0.to_string();
+        let answer = match self.control.subscribe(&port, sid, permit, queue, local_only) {
+            Ok(()) => wire::Subscribed { sid }.into(),
+            Err(reason) => {
+                self.count_refusal(&port, reason);
+                wire::Denied {
+                    access: Access::Read as u8,
+                    id: u64::from(sid),
+                    subject: filter,
+                    code: reason.code().to_owned(),
+                    text: reason.text(port.principal().tenant().as_str()),
+                    retry_after_ms: None,
+                }
+                .into()
+            }
+        };
+        self.answers.push((port, answer));
+    }
+
+    fn count_refusal(&self, port: &SessionPort, reason: Deny) {
+        if let Some(tenant) = self.shared.policy.tenants().by_id(port.principal().tenant().as_str()) {
+            tenant.counters().deny(Access::Read, reason);
+        }
+    }
+
+    /// Publishes what has changed, then answers, then passes records on.
+    pub fn commit(&mut self, now: Time) {
+        let outgoing = self.control.commit();
+        for (port, answer) in self.answers.drain(..) {
+            let mut frame = BytesMut::new();
+            append(&mut frame, &answer);
+            // A session that does not read its answers is closed by its own task, which sees the overflow.
+            let _ = port.inbox().push_batch(|lanes| lanes.push_control(frame.freeze()));
+        }
+        for record in outgoing {
+            self.pending.entry((record.edge, record.tenant)).or_default().push_back(record);
+        }
+        self.pump(now);
+    }
+
+    /// Passes on records that waited for room. Whether any are left; then the driver is to be called again soon.
+    pub fn pump(&mut self, now: Time) -> bool {
+        let shared = &self.shared;
+        let control = &mut self.control;
+        let mut overflowed = Vec::new();
+        self.pending.retain(|(edge, tenant), queue| {
+            let Some(link) = shared.link(*edge).filter(|l| l.edge().may_send(*tenant)) else { return false };
+            let sent = link.inbox().push_batch(|lanes| {
+                while let Some(record) = queue.front() {
+                    let (frame, handles) = encode(record);
+                    let frame = QueuedFrame::new(frame.freeze()).pinned();
+                    if lanes.push(*tenant, Class::Ctrl, frame, &handles, &shared.brokers, now) == Pushed::DroppedNewest
+                    {
+                        break;
+                    }
+                    queue.pop_front();
+                }
+            });
+            if queue.len() > INTEREST_PENDING_MAX {
+                overflowed.push((*edge, *tenant));
+            }
+            sent.is_some() && !queue.is_empty()
+        });
+        for (edge, tenant) in overflowed {
+            // Nothing after the gap was sent, so a full list as of now heals it.
+            self.pending.remove(&(edge, tenant));
+            control.resend(edge, tenant);
+            for record in control.commit() {
+                self.pending.entry((record.edge, record.tenant)).or_default().push_back(record);
+            }
+        }
+        !self.pending.is_empty()
+    }
+}
+
+fn encode(outgoing: &Outgoing) -> (BytesMut, Handles) {
+    let origin = outgoing.origin.0;
+    let control: wire::Control = match &outgoing.record {
+        Record::Change { seq, add, interest } => wire::Interest {
+            origin,
+            seq: *seq,
+            add: *add,
+            filter: interest.filter.as_str().to_owned(),
+            classes: interest.classes.bits(),
+            queue: interest.queue.as_ref().map(|q| q.as_str().to_owned()),
+            observer: interest.observer,
+        }
+        .into(),
+        Record::SyncStart { seq } => wire::InterestSync { origin, seq: *seq, reset: true, last: false }.into(),
+        Record::SyncEnd { seq } => wire::InterestSync { origin, seq: *seq, reset: false, last: true }.into(),
+    };
+    let mut frame = BytesMut::new();
+    append(&mut frame, &control);
+    let mut handles = Handles::default();
+    handles.brokers.push((outgoing.origin, outgoing.incarnation));
+    (frame, handles)
+}

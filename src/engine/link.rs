@@ -1,0 +1,203 @@
+//! Links: an edge with everything queued for it.
+//!
+//! Frames in a lane speak of brokers and senders by handle. A link announces each handle in the lane before the first
+//! frame that uses it, under the same lock, as a frame that is never dropped; so a receiver can always resolve what it
+//! reads, and a lane that is reset or refilled starts from nothing.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use glocal_core::count::Drop as DropReason;
+use glocal_core::edge::Edge;
+use glocal_core::inbox::Inbox;
+use glocal_core::limits::LANE_HANDLES_MAX;
+use glocal_core::name::Class;
+use glocal_core::routes::{BrokerIndex, Brokers};
+use glocal_core::sched::{Drops, Hdwrr, HdwrrConfig, Lanes, Pushed, QueuedFrame};
+use glocal_core::tenant::{TenantKey, Tenants};
+use glocal_core::time::Time;
+use glocal_wire::control::{AnnounceBroker, Control, ForgetHandles};
+use hashbrown::{HashMap, HashSet};
+
+use crate::sender::Sender;
+
+/// One edge with its egress.
+#[derive(Debug)]
+pub struct Link {
+    edge: Arc<Edge>,
+    inbox: Inbox<EdgeLanes>,
+}
+
+impl Link {
+    /// A link with nothing queued.
+    #[must_use]
+    pub fn new(edge: Arc<Edge>, config: HdwrrConfig) -> Self {
+        Self { edge, inbox: Inbox::new(EdgeLanes::new(config)) }
+    }
+
+    /// The edge.
+    #[must_use]
+    pub const fn edge(&self) -> &Arc<Edge> {
+        &self.edge
+    }
+
+    /// What is queued.
+    #[must_use]
+    pub const fn inbox(&self) -> &Inbox<EdgeLanes> {
+        &self.inbox
+    }
+}
+
+/// The handles a frame uses.
+#[derive(Clone, Debug, Default)]
+pub struct Handles {
+    /// Brokers with their incarnations; zero where only the name matters.
+    pub brokers: smallvec::SmallVec<[(BrokerIndex, u64); 3]>,
+    /// The sender.
+    pub sender: Option<Arc<Sender>>,
+}
+
+#[derive(Debug, Default)]
+struct Announced {
+    brokers: HashMap<u32, u64>,
+    senders: HashSet<u32>,
+}
+
+impl Announced {
+    fn knows_broker(&self, handle: u32, incarnation: u64) -> bool {
+        self.brokers.get(&handle).is_some_and(|life| *life >= incarnation)
+    }
+}
+
+/// The lanes of one edge, with what was announced in each.
+#[derive(Debug)]
+pub struct EdgeLanes {
+    sched: Hdwrr,
+    announced: HashMap<(TenantKey, Class), Announced>,
+    drops: Drops,
+}
+
+impl Lanes for EdgeLanes {
+    fn is_empty(&self) -> bool {
+        self.sched.is_empty()
+    }
+}
+
+impl EdgeLanes {
+    /// Empty lanes.
+    #[must_use]
+    pub fn new(config: HdwrrConfig) -> Self {
+        Self { sched: Hdwrr::new(config), announced: HashMap::new(), drops: Drops::new() }
+    }
+
+    /// The scheduler.
+    #[must_use]
+    pub const fn sched(&self) -> &Hdwrr {
+        &self.sched
+    }
+
+    /// The scheduler, to change weights and shaping or to take slices.
+    pub const fn sched_mut(&mut self) -> &mut Hdwrr {
+        &mut self.sched
+    }
+
+    /// Queues one frame after announcing the handles it uses. When the announcement finds no room, neither is queued.
+    pub fn push(
+        &mut self,
+        tenant: TenantKey,
+        class: Class,
+        frame: QueuedFrame,
+        handles: &Handles,
+        brokers: &Brokers,
+        now: Time,
+    ) -> Pushed {
+        match self.announce(tenant, class, handles, brokers, now) {
+            Pushed::DroppedNewest => Pushed::DroppedNewest,
+            _ => self.sched.push(tenant, class, frame, now, &mut self.drops),
+        }
+    }
+
+    fn announce(&mut self, tenant: TenantKey, class: Class, handles: &Handles, brokers: &Brokers, now: Time) -> Pushed {
+        let lane = self.announced.entry((tenant, class)).or_default();
+        if handles.brokers.iter().all(|(b, life)| lane.knows_broker(b.0, *life))
+            && handles.sender.as_ref().is_none_or(|s| lane.senders.contains(&s.handle()))
+        {
+            return Pushed::Queued;
+        }
+        let mut frames = BytesMut::new();
+        let fresh = Announced::default();
+        let full = lane.senders.len() + lane.brokers.len() + handles.brokers.len() + 1 > LANE_HANDLES_MAX;
+        if full {
+            let count = u32::try_from(lane.senders.len() + lane.brokers.len()).unwrap_or(u32::MAX);
+            append(&mut frames, &ForgetHandles { count }.into());
+        }
+        let known = if full { &fresh } else { &*lane };
+        for (broker, incarnation) in &handles.brokers {
+            if let Some(name) = brokers.name(*broker).filter(|_| !known.knows_broker(broker.0, *incarnation)) {
+                let body = AnnounceBroker { handle: broker.0, node: name.to_string(), incarnation: *incarnation };
+                append(&mut frames, &body.into());
+            }
+        }
+        if let Some(sender) = handles.sender.as_ref().filter(|s| !known.senders.contains(&s.handle())) {
+            append(&mut frames, &sender.info().clone().into());
+        }
+        let pushed = self.sched.push(tenant, class, QueuedFrame::new(frames.freeze()).pinned(), now, &mut self.drops);
+        if pushed != Pushed::DroppedNewest {
+            if full {
+                *lane = fresh;
+            }
+            lane.brokers.extend(handles.brokers.iter().map(|(b, life)| (b.0, *life)));
+            lane.senders.extend(handles.sender.iter().map(|s| s.handle()));
+        }
+        pushed
+    }
+
+    /// Forgets what was announced in a lane that is being reset. Only an empty lane may be reset.
+    pub fn forget_lane(&mut self, tenant: TenantKey, class: Class) {
+        self.announced.remove(&(tenant, class));
+    }
+
+    /// Empties everything, as the bridge is gone; drops are counted as [`DropReason::Gone`].
+    pub fn clear(&mut self, tenants: &Tenants) {
+        let keys: HashSet<TenantKey> = self.announced.keys().map(|(tenant, _)| *tenant).collect();
+        for tenant in keys {
+            let _ = self.sched.purge(tenant, &mut self.drops);
+        }
+        self.announced.clear();
+        self.count_drops(tenants);
+    }
+
+    /// Empties the lanes of a tenant that the edge no longer allows; counted as [`DropReason::EdgeTenant`].
+    pub fn purge(&mut self, tenant: TenantKey, tenants: &Tenants) {
+        self.count_drops(tenants);
+        let _ = self.sched.purge(tenant, &mut self.drops);
+        for record in self.drops.drain() {
+            count(tenants, record.tenant, record.class, DropReason::EdgeTenant, record.frames);
+        }
+        self.announced.retain(|(t, _), _| *t != tenant);
+    }
+
+    /// Takes the next slice; see [`Hdwrr::next_slice`].
+    pub fn next_slice(&mut self, now: Time, out: &mut Vec<bytes::Bytes>) -> Option<glocal_core::sched::Slice> {
+        self.sched.next_slice(now, out, &mut self.drops)
+    }
+
+    /// Counts the drops that have come about.
+    pub fn count_drops(&mut self, tenants: &Tenants) {
+        for record in self.drops.drain() {
+            count(tenants, record.tenant, record.class, record.reason, record.frames);
+        }
+    }
+}
+
+fn count(tenants: &Tenants, tenant: Option<TenantKey>, class: Class, reason: DropReason, frames: u64) {
+    if let Some(tenant) = tenant.and_then(|key| tenants.by_key(key)) {
+        tenant.counters().class(class).dropped(reason, frames);
+    }
+}
+
+/// Appends a control frame of our own making; one that cannot be encoded is left out, which the encoder's limits rule out.
+pub(crate) fn append(out: &mut BytesMut, control: &Control) {
+    let encoded = control.encode_into(out);
+    debug_assert!(encoded.is_ok(), "own control frames are within their limits: {encoded:?}");
+}

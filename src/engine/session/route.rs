@@ -1,0 +1,225 @@
+//! Routing what a session publishes: the decision cache, and the copies that follow from a decision.
+
+use std::sync::Arc;
+
+use glocal_core::data::{Member, choose};
+use glocal_core::deny::Deny;
+use glocal_core::identity::Principal;
+use glocal_core::limits::MATCH_CACHE_MAX;
+use glocal_core::name::{Class, Destination, QueueGroup};
+use glocal_core::policy::{Permit, Rule, Scope, Write};
+use glocal_core::port::{SessionPort, Sub};
+use glocal_core::routes::BrokerIndex;
+use glocal_core::table::Match;
+use glocal_core::tenant::Tenant;
+use glocal_core::time::Time;
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use crate::batch::{Batch, Message, TargetGroups};
+use crate::shared::Shared;
+
+/// A permitted destination with everybody who wants it. Made from a permit alone; holds for one policy epoch and one
+/// generation of the tenant's table.
+#[derive(Debug)]
+pub(super) struct Route {
+    tenant: Arc<Tenant>,
+    rule: Rule,
+    class: Class,
+    raw_offset: usize,
+    epoch: u64,
+    found: Match,
+}
+
+impl Route {
+    fn new(permit: &Permit<Write<'_>>, text: &[u8]) -> Option<Self> {
+        let Scope::One(tenant) = permit.scope() else { return None };
+        let destination = permit.object().0;
+        let raw = destination.raw();
+        let found = tenant.table().find(destination.class(), raw, tenant.section());
+        Some(Self {
+            tenant: Arc::clone(tenant),
+            rule: permit.rule().clone(),
+            class: destination.class(),
+            raw_offset: text.len() - raw.as_str().len(),
+            epoch: permit.epoch(),
+            found,
+        })
+    }
+
+    fn holds(&self, shared: &Shared) -> bool {
+        self.epoch == shared.policy.epoch() && self.found.generation == self.tenant.table().generation()
+    }
+
+    /// The tenant whose message it is.
+    pub(super) const fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
+    }
+
+    /// The line of the policy that allowed it.
+    pub(super) const fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// The class.
+    pub(super) const fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Where the raw name begins in the text the client wrote.
+    pub(super) const fn raw_offset(&self) -> usize {
+        self.raw_offset
+    }
+
+    /// Who wants it.
+    pub(super) const fn found(&self) -> &Match {
+        &self.found
+    }
+}
+
+/// Decisions of one session by class and name as written.
+#[derive(Debug, Default)]
+pub(super) struct MatchCache {
+    routes: [HashMap<Box<[u8]>, Route>; 4],
+}
+
+impl MatchCache {
+    /// The route of a name, from the cache while it holds, else decided afresh; the flag says which.
+    pub(super) fn find(
+        &mut self,
+        shared: &Shared,
+        principal: &Arc<Principal>,
+        class: Class,
+        text: &[u8],
+    ) -> Result<(&Route, bool), Deny> {
+        let [live, ctrl, tele, bulk] = &mut self.routes;
+        let routes = match class {
+            Class::Live => live,
+            Class::Ctrl => ctrl,
+            Class::Tele => tele,
+            Class::Bulk => bulk,
+        };
+        let fresh = !routes.get(text).is_some_and(|route| route.holds(shared));
+        if fresh {
+            let destination = Destination::qualify(principal.tenant(), class, text)?;
+            let permit = shared.policy.authorize(principal, Write(destination))?;
+            let route = Route::new(&permit, text).ok_or(Deny::AllTenants)?;
+            if routes.len() >= MATCH_CACHE_MAX {
+                routes.clear();
+            }
+            routes.insert(Box::from(text), route);
+        }
+        routes.get(text).map(|route| (route, fresh)).ok_or(Deny::Limit)
+    }
+}
+
+/// What became of a publish.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Published {
+    /// Sessions here and brokers elsewhere that were given a copy.
+    pub(super) targets: usize,
+    /// Whether anyone who counts as a responder was among them.
+    pub(super) responders: bool,
+}
+
+/// Collects the copies of one message: one per session here, one per next hop with the list of target brokers.
+pub(super) fn publish(
+    shared: &Shared,
+    route: &Route,
+    message: &Message<'_>,
+    own: &SessionPort,
+    turn: u64,
+    now: Time,
+    batch: &mut Batch,
+) -> Published {
+    let found = &route.found;
+    let takes = |sub: &Sub| own.echo() || sub.port().id() != own.id();
+    let mut published = Published::default();
+    batch.begin();
+    for target in &found.ports {
+        if target.port.id() == own.id() && !own.echo() {
+            continue;
+        }
+        if batch.deliver(&target.port, target.qualified, target.subs.iter(), message) {
+            published.targets += 1;
+            published.responders |= target.subs.iter().any(|s| !s.is_observer());
+        }
+    }
+    let mut chosen: SmallVec<[(BrokerIndex, &QueueGroup); 2]> = SmallVec::new();
+    for group in &found.groups {
+        match choose(group, turn, takes) {
+            Some(Member::Local(sub)) => {
+                let delivered = batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message);
+                published.targets += usize::from(delivered);
+                published.responders |= delivered;
+            }
+            Some(Member::Remote(broker)) => chosen.push((broker, &group.name)),
+            None => {}
+        }
+    }
+    let reply_to = message.tenant.replies().find(message.destination.raw().as_str(), now);
+    let extra = reply_to.map(|reply| reply.origin);
+    let token = reply_to.map(|reply| reply.token).or(message.reply_token);
+    let message = Message { reply_token: token, ..*message };
+    let remote = relay(shared, found, &chosen, extra, &message, batch);
+    published.targets += remote;
+    published.responders |= remote > 0 && (found.responders || extra.is_some());
+    published
+}
+
+/// Collects one copy per next hop; returns the number of target brokers.
+fn relay(
+    shared: &Shared,
+    found: &Match,
+    chosen: &[(BrokerIndex, &QueueGroup)],
+    reply_to: Option<BrokerIndex>,
+    message: &Message<'_>,
+    batch: &mut Batch,
+) -> usize {
+    let mut targets: SmallVec<[TargetGroups<'_>; 4]> =
+        found.edges.iter().flat_map(|e| e.brokers.iter().map(|b| (*b, SmallVec::new()))).collect();
+    for (broker, group) in chosen {
+        match targets.iter_mut().find(|(b, _)| b == broker) {
+            Some((_, groups)) => groups.push(group),
+            None => targets.push((*broker, SmallVec::from_slice(&[*group]))),
+        }
+    }
+    if let Some(origin) = reply_to.filter(|origin| targets.iter().all(|(b, _)| b != origin)) {
+        targets.push((origin, SmallVec::new()));
+    }
+    relay_to(shared, &found.routes, targets, message, batch)
+}
+
+/// Sorts target brokers by next hop and collects one copy for each edge that allows the tenant.
+pub(crate) fn relay_to(
+    shared: &Shared,
+    routes: &glocal_core::routes::Routes,
+    mut targets: SmallVec<[TargetGroups<'_>; 4]>,
+    message: &Message<'_>,
+    batch: &mut Batch,
+) -> usize {
+    use glocal_core::count::Drop as DropReason;
+    let counters = message.tenant.counters().class(message.destination.class());
+    let mut reached = 0;
+    while let Some((first, _)) = targets.first() {
+        let Some(hop) = routes.hop(*first) else {
+            counters.dropped(DropReason::NoRoute, 1);
+            targets.remove(0);
+            continue;
+        };
+        let key = hop.edge.key();
+        let (here, rest): (SmallVec<[TargetGroups<'_>; 4]>, _) =
+            targets.into_iter().partition(|(b, _)| routes.hop(*b).is_some_and(|h| h.edge.key() == key));
+        targets = rest;
+        if !hop.edge.may_send(message.tenant.key()) {
+            counters.dropped(DropReason::EdgeTenant, here.len() as u64);
+            continue;
+        }
+        let Some(link) = shared.link(key) else { continue };
+        for chunk in here.chunks(glocal_core::limits::TARGETS_MAX) {
+            batch.relay(link, chunk, message);
+            reached += chunk.len();
+        }
+    }
+    reached
+}
