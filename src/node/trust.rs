@@ -27,7 +27,7 @@ mod verifier;
 pub use chain::{Roots, Usage, VerifiedChain};
 pub use credential::{CredentialError, NodeIdentity};
 pub use refusal::{Refusals, deny_of, deny_of_alert};
-pub use signed::{BundleFileError, load_bundle, read_bundle};
+pub use signed::{BundleFileError, BundleLoadError, load_bundle, load_bundle_file};
 pub use verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 
 use chain::ChainCache;
@@ -241,12 +241,7 @@ impl Trust {
     ///
     /// # Errors
     /// Why it is refused; without an edge between the two it is an unknown node.
-    pub fn identify_node(
-        &self,
-        chain: &[CertificateDer<'_>],
-        usage: Usage,
-        now: UnixTime,
-    ) -> Result<Principal, Deny> {
+    pub fn identify_node(&self, chain: &[CertificateDer<'_>], usage: Usage, now: UnixTime) -> Result<Principal, Deny> {
         let verified = self.verify(chain, usage, now)?;
         let peer = self.bundle.admit_node(&verified.leaf, verified.issuer, now)?;
         self.neighbour(&verified, &peer)

@@ -30,11 +30,16 @@ pub enum Usage {
 
 /// The fabric's roots as trust anchors. Never empty.
 #[derive(Clone, Debug)]
-pub struct Roots(Vec<Root>);
+pub struct Roots {
+    roots: Vec<Root>,
+    anchors: Vec<TrustAnchor<'static>>,
+}
 
 #[derive(Clone, Debug)]
 struct Root {
     key: KeyId,
+    not_before: UnixTime,
+    not_after: UnixTime,
     anchor: TrustAnchor<'static>,
 }
 
@@ -42,7 +47,7 @@ impl Roots {
     /// Reads the roots from a PEM file.
     ///
     /// # Errors
-    /// What is wrong with the file or a certificate in it, an expired one included.
+    /// What is wrong with the file or a certificate in it.
     pub fn load(file: &Path, now: UnixTime) -> Result<Self, CredentialError> {
         let name = file.display().to_string();
         Self::from_pem(&name, &credential::read_file(file)?, now)
@@ -50,40 +55,57 @@ impl Roots {
 
     /// Reads the roots from PEM text; `name` stands for it in errors.
     ///
+    /// Around a succession one root may be over and another not yet begun: at least one must be in force.
+    ///
     /// # Errors
     /// As [`Roots::load`].
     pub fn from_pem(name: &str, pem: &[u8], now: UnixTime) -> Result<Self, CredentialError> {
         let mut roots = Vec::new();
+        let mut in_force = Err(CredentialError::NoCertificate { file: name.to_owned() });
         for certificate in credential::certificates(name, pem)? {
             let bad = |reason| CredentialError::BadCertificate { file: name.to_owned(), reason };
             let facts = certificate_facts(&certificate).map_err(bad)?;
-            credential::check_dates(name, facts.not_before, facts.not_after, now)?;
             if !facts.authority {
                 return Err(CredentialError::NotAnAuthority { file: name.to_owned() });
             }
+            if in_force.is_err() {
+                in_force = credential::check_dates(name, facts.not_before, facts.not_after, now);
+            }
             let anchor = anchor_from_trusted_cert(&certificate).map_err(|_| bad(Deny::CertMalformed))?.to_owned();
-            roots.push(Root { key: key_id(&spki_for_anchor(&anchor)), anchor });
+            let key = key_id(&spki_for_anchor(&anchor));
+            roots.push(Root { key, not_before: facts.not_before, not_after: facts.not_after, anchor });
         }
-        Ok(Self(roots))
+        in_force.map(|()| Self::new(roots))
+    }
+
+    fn new(roots: Vec<Root>) -> Self {
+        let anchors = roots.iter().map(|root| root.anchor.clone()).collect();
+        Self { roots, anchors }
     }
 
     /// The keys of the roots.
     pub fn keys(&self) -> impl Iterator<Item = KeyId> {
-        self.0.iter().map(|root| root.key)
+        self.roots.iter().map(|root| root.key)
     }
 
     /// The roots whose keys are listed; `None` when there is none.
     pub(super) fn listed_in(&self, keys: &[KeyId]) -> Option<Self> {
-        let listed: Vec<_> = self.0.iter().filter(|root| keys.contains(&root.key)).cloned().collect();
-        (!listed.is_empty()).then_some(Self(listed))
+        let listed: Vec<_> = self.roots.iter().filter(|root| keys.contains(&root.key)).cloned().collect();
+        (!listed.is_empty()).then(|| Self::new(listed))
     }
 
-    pub(super) fn anchors(&self) -> Vec<TrustAnchor<'static>> {
-        self.0.iter().map(|root| root.anchor.clone()).collect()
+    pub(super) fn anchors(&self) -> &[TrustAnchor<'static>] {
+        &self.anchors
+    }
+
+    /// Dates of the root with this key, the widest when it has several certificates.
+    pub(super) fn dates(&self, key: KeyId) -> Option<(UnixTime, UnixTime)> {
+        let dates = self.roots.iter().filter(|root| root.key == key).map(|root| (root.not_before, root.not_after));
+        dates.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
     fn contains(&self, key: KeyId) -> bool {
-        self.0.iter().any(|root| root.key == key)
+        self.roots.iter().any(|root| root.key == key)
     }
 }
 
@@ -125,23 +147,17 @@ fn check_sizes(chain: &[CertificateDer<'_>]) -> Result<(), Deny> {
     if chain.len() > CHAIN_CERTIFICATES_MAX || too_large { Err(Deny::Limit) } else { Ok(()) }
 }
 
-fn verify(
-    roots: &Roots,
-    chain: &[CertificateDer<'_>],
-    usage: Usage,
-    now: UnixTime,
-) -> Result<VerifiedChain, Deny> {
+fn verify(roots: &Roots, chain: &[CertificateDer<'_>], usage: Usage, now: UnixTime) -> Result<VerifiedChain, Deny> {
     let [leaf, intermediates @ ..] = chain else { return Err(Deny::NoCertificate) };
     let end_entity = EndEntityCert::try_from(leaf).map_err(|error| deny_of_webpki(&error))?;
     let key_usage = match usage {
         Usage::Client => KeyUsage::client_auth(),
         Usage::Server => KeyUsage::server_auth(),
     };
-    let anchors = roots.anchors();
     let path = end_entity
         .verify_for_usage(
             super::tls::signature_algorithms().all,
-            &anchors,
+            roots.anchors(),
             intermediates,
             pki_time(now),
             key_usage,
@@ -150,17 +166,27 @@ fn verify(
         )
         .map_err(|error| deny_of_webpki(&error))?;
     let mut name = leaf_name(leaf)?;
-    let mut not_before = name.not_before;
+    // webpki does not look at dates of trust anchors, and tells no dates of a path: both are bounded here.
+    let root = key_id(&spki_for_anchor(path.anchor()));
+    let (root_from, root_until) = roots.dates(root).ok_or(Deny::CertUntrusted)?;
+    let mut not_before = name.not_before.max(root_from);
+    name.not_after = name.not_after.min(root_until);
     for intermediate in path.intermediate_certificates() {
         let facts = certificate_facts(&intermediate.der())?;
         name.not_after = name.not_after.min(facts.not_after);
         not_before = not_before.max(facts.not_before);
     }
+    if now < not_before {
+        return Err(Deny::CertNotYetValid);
+    }
+    if now > name.not_after {
+        return Err(Deny::CertExpired);
+    }
     Ok(VerifiedChain {
         leaf: name,
         issuer: key_id(&path.issuer_spki()),
         fingerprint: Fingerprint(sha256(leaf)),
-        root: key_id(&spki_for_anchor(path.anchor())),
+        root,
         not_before,
     })
 }

@@ -148,8 +148,8 @@ impl NodeIdentity {
             return Err(CredentialError::TooMany { file: file.to_owned() });
         }
         let leaf = chain.first().ok_or_else(|| CredentialError::NoCertificate { file: file.to_owned() })?;
-        let leaf = leaf_name(leaf)
-            .map_err(|reason| CredentialError::BadCertificate { file: file.to_owned(), reason })?;
+        let leaf =
+            leaf_name(leaf).map_err(|reason| CredentialError::BadCertificate { file: file.to_owned(), reason })?;
         let node = leaf.node.ok_or_else(|| CredentialError::NotANode { file: file.to_owned() })?;
         check_dates(file, leaf.not_before, leaf.not_after, now)?;
 
@@ -158,14 +158,13 @@ impl NodeIdentity {
             pem::Error::NoItemsFound => CredentialError::NoKey { file: key_file.to_owned() },
             error => CredentialError::NotPem { file: key_file.to_owned(), reason: error.to_string() },
         })?;
-        let certified = CertifiedKey::from_der(chain, private, &super::tls::provider()).map_err(|source| {
-            match source {
+        let certified =
+            CertifiedKey::from_der(chain, private, &super::tls::provider()).map_err(|source| match source {
                 rustls::Error::InconsistentKeys(_) => {
                     CredentialError::KeyMismatch { key: key_file.to_owned(), certificate: file.to_owned() }
                 }
                 source => CredentialError::UnusableKey { file: key_file.to_owned(), source },
-            }
-        })?;
+            })?;
         Ok(Self { node, key: Arc::new(certified) })
     }
 

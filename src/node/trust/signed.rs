@@ -26,13 +26,8 @@ const BUNDLE_KEY_URI: &str = "glocal://bundle-key/";
 #[derive(Debug, thiserror::Error)]
 pub enum BundleFileError {
     /// The file cannot be read.
-    #[error("{file}: unreadable")]
-    Unreadable {
-        /// The file.
-        file: String,
-        /// What the system says.
-        source: io::Error,
-    },
+    #[error("unreadable")]
+    Unreadable(#[source] io::Error),
     /// The bytes are no bundle.
     #[error(transparent)]
     Codec(#[from] BundleCodecError),
@@ -82,15 +77,37 @@ pub enum BundleFileError {
     Expired(UnixTime),
 }
 
-/// Reads a bundle file.
+/// A bundle file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: bundle refused")]
+pub struct BundleLoadError {
+    /// The file.
+    pub file: String,
+    /// Why.
+    pub source: BundleFileError,
+}
+
+/// Reads, verifies and checks a bundle file.
 ///
 /// # Errors
-/// The file cannot be read or is larger than a bundle may be.
-pub fn read_bundle(file: &Path) -> Result<Vec<u8>, BundleFileError> {
+/// The first thing that is wrong, with the file's name.
+pub fn load_bundle_file(
+    file: &Path,
+    roots: &Roots,
+    minimum_version: u64,
+    now: UnixTime,
+) -> Result<Bundle, BundleLoadError> {
+    read(file)
+        .and_then(|bytes| load_bundle(&bytes, roots, minimum_version, now))
+        .map_err(|source| BundleLoadError { file: file.display().to_string(), source })
+}
+
+/// At most one byte more than a bundle may have; decoding refuses that.
+fn read(file: &Path) -> Result<Vec<u8>, BundleFileError> {
     let mut bytes = Vec::new();
     File::open(file)
         .and_then(|opened| opened.take(BUNDLE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|source| BundleFileError::Unreadable { file: file.display().to_string(), source })?;
+        .map_err(BundleFileError::Unreadable)?;
     Ok(bytes)
 }
 
@@ -98,12 +115,7 @@ pub fn read_bundle(file: &Path) -> Result<Vec<u8>, BundleFileError> {
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn load_bundle(
-    file: &[u8],
-    roots: &Roots,
-    minimum_version: u64,
-    now: UnixTime,
-) -> Result<Bundle, BundleFileError> {
+pub fn load_bundle(file: &[u8], roots: &Roots, minimum_version: u64, now: UnixTime) -> Result<Bundle, BundleFileError> {
     let envelope = Envelope::decode(file)?;
     let head = verified_head(&envelope, roots, now)?;
     if head.version < minimum_version {
@@ -132,12 +144,11 @@ fn verified_head(envelope: &Envelope, roots: &Roots, now: UnixTime) -> Result<He
     let certificate = CertificateDer::from(envelope.bundle_key_cert.as_slice());
     let refused = |error: webpki::Error| BundleFileError::Key(deny_of_webpki(&error));
     let key = EndEntityCert::try_from(&certificate).map_err(refused)?;
-    let anchors = roots.anchors();
     // No intermediates: the root itself must have issued it.
     let path = key
         .verify_for_usage(
             super::tls::signature_algorithms().all,
-            &anchors,
+            roots.anchors(),
             &[],
             pki_time(now),
             AnyUsage,
@@ -146,6 +157,10 @@ fn verified_head(envelope: &Envelope, roots: &Roots, now: UnixTime) -> Result<He
         )
         .map_err(refused)?;
     let root = key_id(&spki_for_anchor(path.anchor()));
+    let (root_from, root_until) = roots.dates(root).ok_or(BundleFileError::Key(Deny::CertUntrusted))?;
+    if now < root_from || now > root_until {
+        return Err(BundleFileError::Key(Deny::CertExpired));
+    }
     let (fabric, epoch) = key_scope(&key).ok_or(BundleFileError::KeyName)?;
     key.verify_signature(webpki::aws_lc_rs::ED25519, &envelope.head, &envelope.signature)
         .map_err(|_| BundleFileError::Signature)?;
