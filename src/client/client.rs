@@ -45,6 +45,7 @@ impl Client {
         let start = usize::try_from(random() >> 32).unwrap_or(0);
         let established = establish(&options, start).await?;
         let inner = Arc::new(Inner::new(options, established.session.clone()));
+        inner.go_online(&established.session);
         let closing = inner.closing.clone();
         tokio::spawn(supervise(Arc::clone(&inner), established));
         Ok(Self(Arc::new(Handle { inner, closing })))

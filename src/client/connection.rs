@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_millis(250);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 64 * 1024;
 
-/// Serves one client until it is closed.
+/// Serves one client until it is closed. The first connection is online already.
 pub(crate) async fn supervise(inner: Arc<Inner>, mut established: Established) {
     loop {
         let reason = serve(&inner, established).await;
@@ -46,7 +46,9 @@ pub(crate) async fn supervise(inner: Arc<Inner>, mut established: Established) {
             Some(again) => again,
             None => break,
         };
+        inner.go_online(&established.session);
         count(&inner.counters.reconnects);
+        inner.emit(Event::Connected { node: established.session.node.clone() });
     }
     inner.finish();
 }
@@ -80,14 +82,9 @@ async fn redial(inner: &Inner) -> Option<Established> {
 /// Serves one connection; returns why it ended.
 async fn serve(inner: &Arc<Inner>, established: Established) -> String {
     let Established { link, session, received } = established;
-    let (node, max_payload) = (session.node.clone(), session.max_payload);
-    let first = inner.go_online(session);
-    inner.outbox.open(first);
-    inner.emit(Event::Connected { node });
-
     let activity = AtomicU64::new(0);
     let mut writer = tokio::spawn(write_all(Arc::clone(inner), link.writer));
-    let reading = read_all(inner, link.reader, received, FrameLimits::open(max_payload), &activity);
+    let reading = read_all(inner, link.reader, received, FrameLimits::open(session.max_payload), &activity);
     tokio::pin!(reading);
     let reason = tokio::select! {
         reason = &mut reading => reason,

@@ -245,11 +245,11 @@ impl Inner {
         let _ = self.events.send(event);
     }
 
-    /// A connection stands: what belonged to the last one is forgotten, and the frames that subscribe everything again
-    /// are returned, oldest first.
-    pub(crate) fn go_online(&self, session: Session) -> BytesMut {
+    /// A connection stands: what belonged to the last one is forgotten, everything is subscribed again, oldest first, and
+    /// frames may follow.
+    pub(crate) fn go_online(&self, session: &Session) {
         let mut state = lock(&self.state);
-        state.session = Arc::new(session);
+        state.session = Arc::new(session.clone());
         state.epoch += 1;
         state.mux = None;
         state.sinks.retain(|_, sink| matches!(sink, Sink::Subscription(_)));
@@ -263,7 +263,7 @@ impl Inner {
                 entry.queue.end(End::Closed);
             }
         }
-        frames
+        self.outbox.open(frames);
     }
 
     /// The connection is lost: everyone who waits for an answer is told.

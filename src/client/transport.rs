@@ -216,7 +216,7 @@ fn alert_refusal(address: &Address, alert: AlertDescription) -> ConnectError {
         Alert::UnsupportedCertificate => "it is not for clients",
         Alert::CertificateUnknown => "it is not acceptable to this fabric",
         Alert::AccessDenied => "its issuer may not issue this name",
-        Alert::DecryptError => "its signature does not verify",
+        Alert::DecryptError => "it is not issued by this fabric: a signature does not verify",
         Alert::ProtocolVersion => {
             let reason = "the broker does not speak TLS 1.3".to_owned();
             return ConnectError::Handshake { address: address.clone(), reason };
