@@ -184,11 +184,11 @@ pub fn apply_at(
     let existed = out.exists();
     if existed {
         // A directory that conflicts is found out before anything is made in it.
-        prepare::prepare(plan, out, now)?;
+        prepare::prepare(plan, Some(out), now)?;
     }
     files::make_directory(out, 0o755).map_err(io(out))?;
     let _lock = Lock::take(out).map_err(io(out))?.ok_or_else(|| ApplyError::Busy(out.to_owned()))?;
-    let prepared = prepare::prepare(plan, out, now)?;
+    let prepared = prepare::prepare(plan, Some(out), now)?;
     let mut ready = BTreeSet::new();
     for item in &prepared.items {
         let path = out.join(&item.path);
@@ -213,6 +213,18 @@ pub fn apply_at(
 /// # Errors
 /// As [`apply`].
 pub fn preview(plan: &Plan, out: &Path) -> Result<(Applied, Vec<Event>), ApplyError> {
+    previewed(plan, Some(out))
+}
+
+/// What [`apply`] would do in an empty directory.
+///
+/// # Errors
+/// As [`apply`].
+pub fn preview_empty(plan: &Plan) -> Result<(Applied, Vec<Event>), ApplyError> {
+    previewed(plan, None)
+}
+
+fn previewed(plan: &Plan, out: Option<&Path>) -> Result<(Applied, Vec<Event>), ApplyError> {
     let prepared = prepare::prepare(plan, out, now())?;
     let event = |item: &Item| Event { action: item.action(), path: item.path.clone(), what: item.what.clone() };
     Ok((prepared.applied(), prepared.items.iter().map(event).collect()))

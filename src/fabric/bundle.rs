@@ -287,9 +287,7 @@ pub fn unverified(envelope: &Envelope) -> Result<Bundle, BundleFileError> {
 /// Whether it cannot be read or is no bundle file.
 pub fn read(path: &Path) -> Result<Envelope, ReadError> {
     let failed = |problem| ReadError { path: path.to_owned(), problem };
-    let bytes = files::read(path, BUNDLE_BYTES_MAX)
-        .and_then(|bytes| bytes.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
-        .map_err(|error| failed(error.to_string()))?;
+    let bytes = files::read_existing(path, BUNDLE_BYTES_MAX).map_err(|error| failed(error.to_string()))?;
     Envelope::decode(&bytes).map_err(|error| failed(error.to_string()))
 }
 

@@ -32,6 +32,11 @@ pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// Reads a file that must be there.
+pub(crate) fn read_existing(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    read(path, limit)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
+}
+
 /// The permission bits of a file.
 pub(crate) fn mode(path: &Path) -> io::Result<u32> {
     Ok(fs::metadata(path)?.mode() & 0o777)
@@ -55,11 +60,26 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 /// Writes a file that must not exist yet.
 pub(crate) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let temporary = write_temporary(path, bytes, mode)?;
-    // A link fails where a rename would replace what somebody else has put there meanwhile.
-    let linked = fs::hard_link(&temporary, path);
-    fs::remove_file(&temporary)?;
-    linked?;
+    let placed = place(&temporary, path);
+    // After a rename there is nothing left to remove.
+    let _ = fs::remove_file(&temporary);
+    placed?;
     sync_directory(path)
+}
+
+/// Gives a file its final name, which must be free.
+fn place(temporary: &Path, path: &Path) -> io::Result<()> {
+    // A link fails where a rename would replace what somebody else has put there meanwhile.
+    match fs::hard_link(temporary, path) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+            // Some file systems have no links; the lock keeps other applies out.
+            if path.symlink_metadata().is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            fs::rename(temporary, path)
+        }
+        other => other,
+    }
 }
 
 /// Writes a file in place of what is there.

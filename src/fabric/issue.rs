@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use glocal_core::limits::CERTIFICATE_BYTES_MAX;
+use glocal_core::limits::PEM_BYTES_MAX;
 use glocal_core::name::Label;
 use rustls_pki_types::CertificateDer;
 
@@ -12,9 +12,6 @@ use crate::apply::now;
 use crate::bundle::ReadError;
 use crate::files::{self, PUBLIC, SECRET};
 use crate::pki::{self, Ca, LeafRequest, PkiError};
-
-/// Largest PEM file read, in bytes: a chain in base64 with room for comments.
-const PEM_BYTES_MAX: usize = 8 * CERTIFICATE_BYTES_MAX;
 
 /// Why a leaf was not issued.
 #[derive(Debug, thiserror::Error)]
@@ -135,8 +132,7 @@ fn name_of(der: &[u8]) -> Option<String> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
-    files::read(path, PEM_BYTES_MAX)
-        .and_then(|bytes| bytes.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
+    files::read_existing(path, PEM_BYTES_MAX)
         .map_err(|error| ReadError { path: path.to_owned(), problem: error.to_string() })
 }
 

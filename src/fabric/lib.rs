@@ -16,5 +16,5 @@ pub mod pki;
 pub mod plan;
 pub mod testing;
 
-pub use apply::{Action, Applied, ApplyError, Conflict, Event, apply, preview};
+pub use apply::{Action, Applied, ApplyError, Conflict, Event, apply, preview, preview_empty};
 pub use plan::{Plan, PlanError};

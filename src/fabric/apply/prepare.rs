@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use glocal_core::bundle::{Bundle, BundleState};
 use glocal_core::identity::leaf_name;
-use glocal_core::limits::{BUNDLE_BYTES_MAX, CERTIFICATE_BYTES_MAX};
+use glocal_core::limits::{BUNDLE_BYTES_MAX, PEM_BYTES_MAX};
 use glocal_core::name::{Label, NodeId};
 use glocal_core::time::UnixTime;
 use glocal_wire::bundle::Envelope;
@@ -19,8 +19,6 @@ use crate::node_config;
 use crate::pki::{self, Ca, LeafKind, LeafRequest, PkiError};
 use crate::plan::{NodePlan, Plan};
 
-/// Largest PEM file read, in bytes: a chain in base64 with room for comments.
-const PEM_BYTES_MAX: usize = 8 * CERTIFICATE_BYTES_MAX;
 /// Length of the salt of section nonces, in bytes.
 const SALT_BYTES: usize = 32;
 
@@ -45,8 +43,11 @@ impl Prepared {
 }
 
 /// Either the files of the plan with nothing in their way, or every conflict.
-pub(super) fn prepare(plan: &Plan, out: &Path, now: UnixTime) -> Result<Prepared, ApplyError> {
-    let mut work = Work { plan, out, now, items: Vec::new(), conflicts: Vec::new() };
+///
+/// Without a directory there is nothing to be found.
+pub(super) fn prepare(plan: &Plan, out: Option<&Path>, now: UnixTime) -> Result<Prepared, ApplyError> {
+    let (out, found) = (out.unwrap_or(Path::new("")), out.is_some());
+    let mut work = Work { plan, out, found, now, items: Vec::new(), conflicts: Vec::new() };
     let done = work.all()?;
     match done {
         Some((version, expires)) if work.conflicts.is_empty() => Ok(Prepared { items: work.items, version, expires }),
@@ -57,6 +58,8 @@ pub(super) fn prepare(plan: &Plan, out: &Path, now: UnixTime) -> Result<Prepared
 struct Work<'a> {
     plan: &'a Plan,
     out: &'a Path,
+    /// Whether what is in `out` counts.
+    found: bool,
     now: UnixTime,
     items: Vec<Item>,
     conflicts: Vec<Conflict>,
@@ -486,6 +489,9 @@ impl Work<'_> {
     }
 
     fn read(&self, path: &Path, limit: usize) -> Result<Option<Vec<u8>>, ApplyError> {
+        if !self.found {
+            return Ok(None);
+        }
         let path = self.out.join(path);
         files::read(&path, limit).map_err(|source| ApplyError::Io { path, source })
     }

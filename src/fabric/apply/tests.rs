@@ -477,3 +477,33 @@ fn configurations_have_the_edges_of_their_side() {
     assert!(edges.iter().all(|e| e.get("addresses").is_none()), "the global only accepts");
     assert_eq!(edges[1]["tenants"][0].as_str(), Some("tenantA"));
 }
+
+/// The ready configurations and the plans beside them say the same, paths apart.
+#[test]
+fn ready_configurations_agree_with_their_plans() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mesh-configs");
+    let cases = [
+        ("single.fabric.toml", "single.toml", "region-a/broker"),
+        ("two-region/fabric.toml", "two-region/global.toml", "global/broker-g"),
+        ("two-region/fabric.toml", "two-region/region-a.toml", "region-a/broker-a"),
+        ("two-region/fabric.toml", "two-region/region-b.toml", "region-b/broker-b"),
+    ];
+    let table = |text: &str| {
+        let mut table: toml::Table = text.parse().unwrap();
+        for path in ["fabric_root", "bundle", "node_certificate", "node_key_file", "state_dir"] {
+            assert!(table.remove(path).is_some(), "{path}");
+        }
+        for flag in ["is_global", "is_region", "is_agent"] {
+            table.entry(flag).or_insert(toml::Value::Boolean(false));
+        }
+        table
+    };
+    for (plan, config, node) in cases {
+        let text = std::fs::read_to_string(folder.join(plan)).unwrap();
+        let plan = Plan::parse(&text, plan).unwrap();
+        let id = NodeId::parse(node).unwrap();
+        let planned = crate::node_config::render(&plan, plan.nodes.iter().find(|n| n.id == id).unwrap());
+        let ready = std::fs::read_to_string(folder.join(config)).unwrap();
+        assert_eq!(table(&planned), table(&ready), "{config}");
+    }
+}

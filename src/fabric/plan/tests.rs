@@ -235,3 +235,17 @@ fn directories_of_nodes_are_unambiguous() {
     let error = Plan::parse(text, "p").unwrap_err().to_string();
     assert_eq!(error, "p:7: node[1].name: its directory 'nodes/a-b-c' is also that of node 'a/b-c'; rename one");
 }
+
+proptest::proptest! {
+    /// Whatever is cut out of a plan or put into it, parsing answers, and a mistake has a line of the text.
+    #[test]
+    fn damaged_plans_never_panic(at in 0..GOOD.len(), cut in 0..40usize, put in "[\\PC\n]{0,12}") {
+        let end = (at + cut).min(GOOD.len());
+        let text = format!("{}{put}{}", &GOOD[..at], &GOOD[end..]);
+        let lines = text.lines().count() + 1;
+        if let Err(error) = Plan::parse(&text, "p") {
+            proptest::prop_assert!(!error.problems.is_empty());
+            proptest::prop_assert!(error.problems.iter().all(|p| (1..=lines).contains(&p.line)), "{}", error);
+        }
+    }
+}
