@@ -1,0 +1,10 @@
+//! `glocal status`.
+
+/// Arguments of `glocal status`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+/// Runs the command.
+pub(crate) fn run(_args: Args) -> anyhow::Result<std::process::ExitCode> {
+    Err(anyhow::anyhow!("not built yet"))
+}
