@@ -1,4 +1,4 @@
-use glocal_core::bundle::{Revocation, Section};
+use glocal_core::bundle::{IssuerEntry, Revocation, Section};
 use glocal_core::identity::leaf_name;
 use rcgen::{CertifiedIssuer, DnType, KeyPair};
 
@@ -132,6 +132,9 @@ fn an_authority_that_expires_first_ends_its_leaves() {
     assert!(principal.not_after().unwrap() <= UnixTime(now.0 + 601));
     let later = UnixTime(now.0 + 700);
     assert_eq!(trust.retain_client(&leaf.chain, later), Err(Deny::CertExpired), "remembered or not");
+    assert_eq!(trust.verify(&leaf.chain, Usage::Client, later), Err(Deny::CertExpired));
+    let earlier = UnixTime(now.0 - 3_700);
+    assert_eq!(trust.verify(&leaf.chain, Usage::Client, earlier), Err(Deny::CertNotYetValid));
 }
 
 #[test]
@@ -235,21 +238,33 @@ fn a_new_bundle_acts_on_chains_already_verified() {
 
 #[test]
 fn a_removed_root_ends_what_it_vouched_for() {
-    // RB-49: trust shrinks on reload.
-    let (old, new) = (Fabric::new(), Fabric::new());
-    let both = old.root.pem() + &new.root.pem();
+    // RB-49: trust shrinks on reload. Two roots whose region CAs may both issue acme; then one is removed.
+    let (kept, removed) = (Fabric::new(), Fabric::new());
+    let both = kept.root.pem() + &removed.root.pem();
     let roots = Roots::from_pem("roots.pem", both.as_bytes(), unix_now()).unwrap();
-    let bundle = old.bundle(|head, _| head.roots.push(authority_key(&new.root)));
-    let trust = Trust::new(roots, bundle, old.identity("region-a/a1"), plain(), unix_now()).unwrap();
-    let leaf = old.agent("acme", "region-a", "x");
-    assert!(trust.identify_client(&leaf.chain, unix_now()).is_ok());
-    let next = new.bundle(|head, _| head.version = 2);
-    let refused = trust.renew(next.clone(), unix_now()).unwrap_err();
-    assert!(matches!(refused, TrustError::OwnCertificate { .. }), "this node's own certificate is of the old root");
-    let both = Roots::from_pem("roots.pem", both.as_bytes(), unix_now()).unwrap();
-    let mut next = Trust::new(both, next, new.identity("region-a/a1"), plain(), unix_now()).unwrap();
-    next.cache = trust.cache.clone();
-    assert_eq!(next.retain_client(&leaf.chain, unix_now()), Err(Deny::CertUntrusted));
+    let issuer = IssuerEntry { key: authority_key(&removed.region_a), regions: vec![label("region-a")] };
+    let first = kept.bundle(|head, sections| {
+        head.roots.push(authority_key(&removed.root));
+        sections[0].issuers.push(issuer.clone());
+    });
+    let second = kept.bundle(|head, sections| {
+        head.version = 2;
+        sections[0].issuers.push(issuer.clone());
+    });
+    let trust = Trust::new(roots, first, kept.identity("region-a/a1"), plain(), unix_now()).unwrap();
+    let (stays, goes) = (kept.agent("acme", "region-a", "x"), removed.agent("acme", "region-a", "x"));
+    assert!(trust.identify_client(&stays.chain, unix_now()).is_ok());
+    assert!(trust.identify_client(&goes.chain, unix_now()).is_ok());
+    let next = trust.renew(second, unix_now()).unwrap();
+    assert!(next.retain_client(&stays.chain, unix_now()).is_ok());
+    assert_eq!(next.retain_client(&goes.chain, unix_now()), Err(Deny::CertUntrusted));
+    assert_eq!(next.identify_client(&goes.chain, unix_now()), Err(Deny::CertUntrusted));
+
+    let foreign = removed.bundle(|head, _| head.version = 3);
+    assert!(matches!(
+        Trust::new(removed.roots(), foreign, kept.identity("region-a/a1"), plain(), unix_now()),
+        Err(TrustError::OwnCertificate { reason: Deny::CertUntrusted, .. })
+    ));
 }
 
 #[test]
