@@ -7,6 +7,7 @@ use super::*;
 
 mod bundles;
 mod credentials;
+mod fabric;
 mod handshakes;
 
 fn plain() -> TrustOptions {
