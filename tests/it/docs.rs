@@ -105,10 +105,9 @@ fn run(steps: &[Step]) -> Result<(), String> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", &DEADLINE_SECONDS.to_string(), "bash"]).arg(&script);
     command.current_dir(&place).env("PATH", path).env("HOME", directory.path().join("home"));
-    command.env("NO_COLOR", "1").env("GLOCAL_BIN", env!("CARGO_BIN_EXE_glocal"));
-    for (name, _) in std::env::vars().filter(|(name, _)| {
-        name.starts_with("CRESCO_") || name.starts_with("XDG_") || (name.starts_with("GLOCAL_") && name != "GLOCAL_BIN")
-    }) {
+    command.env("NO_COLOR", "1").env("MESH_BIN", env!("CARGO_BIN_EXE_glocal"));
+    let inherited = std::env::vars().map(|(name, _)| name);
+    for name in inherited.filter(|name| ["GLOCAL_", "CRESCO_", "XDG_"].iter().any(|p| name.starts_with(p))) {
         command.env_remove(name);
     }
     let shell = command.output().unwrap();

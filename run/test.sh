@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Tests everything: form, lints, every test of the workspace, the documents' commands, the mesh scripts, the demo.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'END'
+usage: run/test.sh [--quick]
+
+Runs, in this order, and stops at the first failure:
+  format       cargo fmt --check
+  lints        cargo clippy, warnings are errors
+  tests        every test of the workspace, with the guards that tests may switch off
+  doc-tests    the examples in the documentation
+  release      cargo build --release
+  shellcheck   the scripts
+  mesh         run/tests/*.sh: meshes of real processes
+  demo         glocal demo
+  bench        run/bench/hop.sh: what one bridge costs
+
+--quick leaves out what needs the release build: release, mesh, demo and bench.
+
+Needs cargo with rustfmt and clippy, and a C compiler. With cargo-nextest it is faster. shellcheck is installed by
+apt-get when this runs as root on Debian; otherwise it says so.
+END
+}
+
+QUICK=false
+for argument in "$@"; do
+    case $argument in
+        --quick) QUICK=true ;;
+        -h | --help) usage && exit 0 ;;
+        *) usage >&2 && exit 2 ;;
+    esac
+done
+
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+unset GLOCAL_GUARDS_BUILD GLOCAL_GUARDS_OFF
+BEGAN=$SECONDS
+TIMES=()
+STEPS=0
+
+missing() {
+    printf 'error: %s is missing\nhint: %s\n' "$1" "$2" >&2
+    exit 1
+}
+
+# step NAME COMMAND…
+step() {
+    local name=$1 began=$SECONDS
+    shift
+    printf '\n== %s\n' "$name"
+    if ! "$@"; then
+        report
+        printf '\nFAILED at step %s after %d s; run again: %s\n' "$name" "$((SECONDS - began))" "$*"
+        exit 1
+    fi
+    STEPS=$((STEPS + 1))
+    TIMES+=("$(printf '%-12s %4d s' "$name" "$((SECONDS - began))")")
+}
+
+report() {
+    printf '\n== time of each step\n'
+    [ ${#TIMES[@]} -eq 0 ] || printf '%s\n' "${TIMES[@]}"
+    printf '%-12s %4d s\n' 'in all' "$((SECONDS - BEGAN))"
+}
+
+require_tools() {
+    command -v cargo >/dev/null || missing cargo 'install Rust: https://rustup.rs'
+    cargo fmt --version >/dev/null 2>&1 || missing rustfmt 'rustup component add rustfmt'
+    cargo clippy --version >/dev/null 2>&1 || missing clippy 'rustup component add clippy'
+    command -v cc >/dev/null || command -v gcc >/dev/null || missing 'a C compiler' 'apt-get install gcc'
+    command -v git >/dev/null || printf 'note: without git, the test of what lies in the repository looks at all files\n'
+    if ! command -v shellcheck >/dev/null; then
+        if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+            printf 'shellcheck is missing: apt-get install shellcheck\n'
+            { apt-get update -qq && apt-get install -y -qq --no-install-recommends shellcheck; } >/dev/null 2>&1 ||
+                missing shellcheck 'apt-get failed; install it by hand'
+        else
+            missing shellcheck 'apt-get install shellcheck'
+        fi
+    fi
+}
+
+# Tests are not retried: one that fails now and then has found something.
+tests() {
+    if cargo nextest --version >/dev/null 2>&1; then
+        GLOCAL_GUARDS_BUILD=1 cargo nextest run --workspace --locked
+    else
+        printf 'note: cargo-nextest is not installed; cargo test takes longer\n'
+        GLOCAL_GUARDS_BUILD=1 cargo test --workspace --locked --lib --bins --tests
+    fi
+}
+
+scripts() {
+    local files
+    mapfile -t files < <(find run -name '*.sh' -not -path 'run/.state/*' | sort)
+    shellcheck --external-sources .ci/run "${files[@]}"
+}
+
+mesh() {
+    local script
+    for script in run/tests/*.sh; do
+        printf -- '-- %s\n' "$script"
+        # The tests above have just built the binary whose guards can be switched off.
+        GUARDS_BIN=$TARGET_DIR/debug/glocal bash "$script" || return 1
+    done
+}
+
+require_tools
+step format cargo fmt --all --check
+step lints cargo clippy --workspace --all-targets --locked -- -D warnings
+step tests tests
+step doc-tests env GLOCAL_GUARDS_BUILD=1 cargo test --workspace --locked --doc --quiet
+step shellcheck scripts
+if ! $QUICK; then
+    step release cargo build --release --locked
+    step mesh mesh
+    step demo "$TARGET_DIR/release/glocal" demo
+    if [ -x run/bench/hop.sh ]; then step bench run/bench/hop.sh; fi
+fi
+report
+printf '\nsteps: %d passed, 0 failed\n' "$STEPS"
