@@ -72,29 +72,32 @@ for node in "${NODES[@]}"; do
         "$(node_key "$node" listen_address):$(node_key "$node" broker_port)" "$(node_key "$node" ops_listen)" "$(log_file "$node")"
 done
 
-# What to try: a context for each agent, at the broker of its region.
-mapfile -t AGENTS < <(cd "$MESH_DIR/agents" && printf '%s\n' */*.pem | grep -v '/root\.pem$' | sed 's/\.pem$//')
-flags() {
-    local node=$1 who=$2
-    printf -- "-s 127.0.0.1:%s --root '%s' --cert '%s' --key '%s'" "$(node_key "$node" broker_port)" \
-        "$MESH_DIR/agents/${who%%/*}/root.pem" "$MESH_DIR/agents/$who.pem" "$MESH_DIR/agents/$who.key"
-}
+# A context for each agent, at the broker of its region, so that no certificate need be typed.
 node_of() {
-    local region=${1##*@} node
+    local node
     for node in "${NODES[@]}"; do
-        [ "$(node_key "$node" regionname)" = "$region" ] && printf '%s' "$node" && return
+        [ "$(node_key "$node" regionname)" = "$1" ] && printf '%s' "$node" && return
     done
     printf '%s' "${NODES[0]}"
 }
-short() { local name=${1##*/} && printf '%s' "${name%%@*}"; }
-printf '\nTry, with %s as glocal:\n' "$MESH_BIN"
-for who in "${AGENTS[@]}"; do
-    printf '  glocal context add %s %s --force\n' "$(short "$who")" "$(flags "$(node_of "$who")" "$who")"
+export GLOCAL_CONFIG_DIR=$MESH_DIR/contexts
+TRY=
+for certificate in "$MESH_DIR"/agents/*/*@*.pem; do
+    who=$(basename "$certificate" .pem)
+    tenant=$(basename "$(dirname "$certificate")")
+    "$MESH_BIN" context add "${who%%@*}" --force --server "127.0.0.1:$(node_key "$(node_of "${who##*@}")" broker_port)" \
+        --root "$(dirname "$certificate")/root.pem" --cert "$certificate" --key "${certificate%.pem}.key"
+    # The first agent that is no superuser is the one to try.
+    grep '^superusers' "$MESH_DIR/fabric.toml" | grep -qF "\"$tenant\"" || TRY=${TRY:-${who%%@*}}
 done
-FIRST=$(short "${AGENTS[0]}")
 cat <<END
-  glocal whoami --context $FIRST
-  glocal sub --context $FIRST 'orders.>'
-  glocal pub --context $FIRST orders.new hello
-  run/mesh-down.sh --dir '$MESH_DIR'
+
+Try:
+  export GLOCAL_CONFIG_DIR='$GLOCAL_CONFIG_DIR'
+  alias glocal='$MESH_BIN'
+  glocal context list
+  glocal whoami --context $TRY
+  glocal sub --context $TRY 'orders.>'
+  glocal pub --context $TRY orders.new hello
+  '$REPO/run/mesh-down.sh' --dir '$MESH_DIR'
 END
