@@ -329,3 +329,66 @@ pub(super) fn beside(file: &Path, name: &str, below: &str) -> Option<PathBuf> {
         .chain(std::iter::once(own).chain(directories.take(3)).map(|d| d.join(below)))
         .find(|path| path.is_file())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use glocal_fabric::{Plan, apply};
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &[&str]) -> Result<Args, clap::Error> {
+        Line::try_parse_from(std::iter::once("pki").chain(line.iter().copied())).map(|line| line.args)
+    }
+
+    #[test]
+    fn an_issue_needs_one_ca_and_a_node_its_hosts() {
+        let common = ["issue", "--tenant", "acme", "--agent", "a", "--out", "o"];
+        let with = |more: &[&str]| parse(&[&common[..], more].concat());
+        assert!(with(&["--region-ca", "d"]).is_ok());
+        assert!(with(&["--ca", "c", "--ca-key", "k"]).is_ok());
+        assert!(with(&["--region-ca", "d", "--node", "--host", "h.example", "--host", "::1"]).is_ok());
+        for bad in [
+            &[][..],
+            &["--ca", "c"],
+            &["--region-ca", "d", "--ca", "c", "--ca-key", "k"],
+            &["--region-ca", "d", "--node"],
+            &["--region-ca", "d", "--host", "h"],
+            &["--region-ca", "d", "--node", "--host", "a b"],
+            &["--region-ca", "d", "--days", "0"],
+            &["--region-ca", "d", "--region", "a b"],
+        ] {
+            assert!(with(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_bundle_does_not_know_is_refused_with_exit_code_1() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let text = "fabric = \"f\"\noperator = \"ops\"\nregion = [{ name = \"r\" }]\n\
+                    [[tenant]]\nid = \"acme\"\nregions = [\"r\"]\n";
+        apply(&Plan::parse(text, "p").unwrap(), &out, &mut |_| ()).unwrap();
+        let (ca, agents) = (out.join("regions/r"), out.join("agents/acme"));
+        for (tenant, code) in [("acme", ExitCode::SUCCESS), ("other", ExitCode::FAILURE)] {
+            let agent = format!("of-{tenant}");
+            let line = ["issue", "--tenant", tenant, "--agent", &agent, "--json", "--region-ca"];
+            let paths = [ca.to_str().unwrap(), "--out", agents.to_str().unwrap()];
+            run(parse(&[&line[..], &paths].concat()).unwrap()).unwrap();
+            let file = agents.join(format!("{agent}@r.pem"));
+            // Root and bundle are found above the file.
+            let answer = run(parse(&["verify", "--explain", file.to_str().unwrap()]).unwrap()).unwrap();
+            assert_eq!(format!("{answer:?}"), format!("{code:?}"), "{tenant}");
+        }
+        let lonely = directory.path().join("lonely.pem");
+        std::fs::copy(agents.join("of-acme@r.pem"), &lonely).unwrap();
+        let error = run(parse(&["verify", lonely.to_str().unwrap()]).unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("no root certificate is found near "), "{error}");
+    }
+}
