@@ -17,6 +17,7 @@ use rustls_pki_types::CertificateDer;
 
 mod chain;
 mod credential;
+mod peer;
 mod refusal;
 mod signed;
 #[cfg(test)]
@@ -26,7 +27,8 @@ mod verifier;
 
 pub use chain::{Roots, Usage, VerifiedChain};
 pub use credential::{CredentialError, NodeIdentity};
-pub use refusal::{Refusals, deny_of, deny_of_alert};
+pub use peer::PeerChain;
+pub use refusal::{Refusals, Side, deny_of, deny_of_alert, deny_of_quic};
 pub use signed::{BundleFileError, BundleLoadError, load_bundle, load_bundle_file};
 pub use verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 

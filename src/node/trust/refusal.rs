@@ -10,9 +10,19 @@ use glocal_core::limits::REFUSAL_LOGS_PER_SECOND;
 use glocal_core::time::UnixTime;
 use rustls::{AlertDescription, CertificateError, OtherError};
 
+/// Stands before the code of a deny reason in texts that pass through rustls and quinn.
+const MARK: &str = "deny:";
+
 /// A deny reason as the source of a rustls error.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Refused(Deny);
+
+/// rustls shows errors of others by `Debug`, and quinn tells that text to the peer: the code and nothing else.
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{MARK}{}", self.0.code())
+    }
+}
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,6 +58,8 @@ pub fn deny_of(error: &rustls::Error) -> Option<Deny> {
             CertificateError::UnknownIssuer => Deny::CertUntrusted,
             CertificateError::InvalidPurpose => Deny::CertUsage,
             CertificateError::ApplicationVerificationFailure => Deny::IssuerBinding,
+            // It holds no key of that certificate.
+            CertificateError::BadSignature => Deny::CertUntrusted,
             CertificateError::Other(OtherError(source)) => source.downcast_ref::<Refused>()?.0,
             _ => Deny::CertMalformed,
         }),
@@ -72,6 +84,36 @@ pub const fn deny_of_alert(alert: AlertDescription) -> Option<Deny> {
     })
 }
 
+/// Which end of a connection refused the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// This one.
+    Local,
+    /// The peer.
+    Peer,
+}
+
+/// Who refused whom, and why, when a QUIC connection failed over a certificate.
+///
+/// What the peer says of itself is only its word: fit for a log line and a state, not for a decision.
+#[must_use]
+pub fn deny_of_quic(error: &quinn::ConnectionError) -> Option<(Side, Deny)> {
+    let (side, code, reason) = match error {
+        quinn::ConnectionError::TransportError(error) => (Side::Local, error.code, error.reason.as_str()),
+        quinn::ConnectionError::ConnectionClosed(close) => {
+            (Side::Peer, close.error_code, std::str::from_utf8(&close.reason).unwrap_or_default())
+        }
+        _ => return None,
+    };
+    // A crypto error is 0x100 and the alert (RFC 9001 section 4.8).
+    let alert = u64::from(code).checked_sub(0x100).and_then(|alert| u8::try_from(alert).ok())?;
+    let told = reason.split_once(MARK).and_then(|(_, rest)| {
+        let code = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next()?;
+        Deny::ALL.iter().copied().find(|reason| reason.code() == code)
+    });
+    Some((side, told.or_else(|| deny_of_alert(AlertDescription::from(alert)))?))
+}
+
 /// Refused handshakes by reason, counted always and logged within a limit.
 #[derive(Debug)]
 pub struct Refusals {
@@ -92,7 +134,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Counts a refused handshake. `uid` is the first digits of the leaf's fingerprint: a stranger's names are not
+    /// Counts a refused handshake. The verifiers do; who accepts connections does only for a missing certificate, of
+    /// which they are not told. `uid` is the first digits of the leaf's fingerprint: a stranger's names are not
     /// worth a log line.
     pub fn record(&self, reason: Deny, port: &'static str, uid: &str, now: UnixTime) {
         if let Some(counter) = self.counters.get(reason.index()) {

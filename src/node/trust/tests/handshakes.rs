@@ -256,21 +256,46 @@ async fn clients_cannot_open_bridges() {
         let tls = client_config(&fabric, Some(leaf), alpn);
         quinn::ClientConfig::new(Arc::new(quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap()))
     };
-    let dial = async |server: quinn::ServerConfig, client: quinn::ClientConfig| {
+    type Answer = Result<(), Option<(Side, Deny)>>;
+    let dial = async |server: quinn::ServerConfig, client: quinn::ClientConfig| -> (Answer, Answer) {
         let listener = quinn::Endpoint::server(server, loopback()).unwrap();
         let address = listener.local_addr().unwrap();
         let dialler = quinn::Endpoint::client(loopback()).unwrap();
         let connecting = dialler.connect_with(client, address, "localhost").unwrap();
-        let accepted = async { listener.accept().await.unwrap().await.is_ok() };
-        let both = async { tokio::join!(accepted, connecting) };
-        tokio::time::timeout(Duration::from_secs(20), both).await.expect("no answer").0
+        let accepted = async {
+            let connection = listener.accept().await.unwrap().await.map_err(|error| deny_of_quic(&error))?;
+            let principal = global.identify_client(PeerChain::of_quic(&connection).certificates(), unix_now());
+            assert_eq!(principal.unwrap().tenant().as_str(), "acme");
+            connection.close(1u32.into(), b"");
+            Ok(())
+        };
+        // The client believes itself connected before the server has looked at its certificate.
+        let connected = async {
+            let closed = match connecting.await {
+                Ok(connection) => connection.closed().await,
+                Err(error) => error,
+            };
+            match closed {
+                quinn::ConnectionError::ApplicationClosed(_) => Ok(()),
+                error => Err(deny_of_quic(&error)),
+            }
+        };
+        let both = async { tokio::join!(accepted, connected) };
+        tokio::time::timeout(Duration::from_secs(20), both).await.expect("no answer")
     };
+    let refused = |reason| (Err(Some((Side::Local, reason))), Err(Some((Side::Peer, reason))));
     let (agent, broker) = (fabric.agent("acme", "global", "x"), fabric.broker("region-a/a1"));
-    assert!(!dial(bridge_server_config(&global).unwrap(), quic(&agent, ALPN_BRIDGE)).await);
+    let outcome = dial(bridge_server_config(&global).unwrap(), quic(&agent, ALPN_BRIDGE)).await;
+    assert_eq!(outcome, refused(Deny::ClientOnBridgePort));
     assert_eq!(global.refusals().count(Deny::ClientOnBridgePort), 1);
-    assert!(!dial(native_quic_server_config(&global).unwrap(), quic(&broker, ALPN_NATIVE)).await);
+    let outcome = dial(native_quic_server_config(&global).unwrap(), quic(&broker, ALPN_NATIVE)).await;
+    assert_eq!(outcome, refused(Deny::NodeOnClientPort));
     assert_eq!(global.refusals().count(Deny::NodeOnClientPort), 1);
-    assert!(!dial(native_quic_server_config(&global).unwrap(), quic(&agent, ALPN_BRIDGE)).await, "wrong ALPN");
+    let outcome = dial(native_quic_server_config(&global).unwrap(), quic(&agent, ALPN_BRIDGE)).await;
+    assert_eq!(outcome, (Err(None), Err(None)), "wrong ALPN");
+    let expired = issue(&valid(testing::agent("acme", "region-a", "x"), -7_200, -1), &fabric.region_a);
+    let outcome = dial(native_quic_server_config(&global).unwrap(), quic(&expired, ALPN_NATIVE)).await;
+    assert_eq!(outcome, refused(Deny::CertExpired));
     let good = fabric.agent("acme", "region-a", "x");
-    assert!(dial(native_quic_server_config(&global).unwrap(), quic(&good, ALPN_NATIVE)).await);
+    assert_eq!(dial(native_quic_server_config(&global).unwrap(), quic(&good, ALPN_NATIVE)).await, (Ok(()), Ok(())));
 }
