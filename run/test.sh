@@ -53,7 +53,7 @@ step() {
     printf '\n== %s\n' "$name"
     if ! "$@"; then
         report
-        printf '\nFAILED at step %s after %d s; run again: %s\n' "$name" "$((SECONDS - began))" "$*"
+        printf '\nstep %s failed after %d s\nsteps: %d passed, 1 failed\n' "$name" "$((SECONDS - began))" "$STEPS"
         exit 1
     fi
     STEPS=$((STEPS + 1))

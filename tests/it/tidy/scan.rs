@@ -270,6 +270,19 @@ mod tests {
         assert_eq!(found, [("b".to_owned(), 1), ("c".to_owned(), 2)]);
     }
 
+    /// A scanner that blanks too much would let everything pass.
+    #[test]
+    fn the_sources_are_seen() {
+        let sources = sources();
+        let of = |file: &str| sources.iter().find(|s| s.file == file).unwrap_or_else(|| panic!("no {file}"));
+        let names = |file: &str| functions(&of(file).production).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
+        assert!(names("src/core/policy.rs").iter().any(|n| n == "authorize"));
+        assert!(names("src/main.rs").iter().any(|n| n == "main"));
+        assert!(names("src/core/policy/tests.rs").is_empty() && names("tests/it/tidy/scan.rs").is_empty());
+        let production: usize = sources.iter().map(|s| functions(&s.production).len()).sum();
+        assert!(production > 500, "{production} functions");
+    }
+
     #[test]
     fn words_are_whole() {
         assert_eq!(places("rand operand rand_core a::rand", "rand"), [0, 26]);
