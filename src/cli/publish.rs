@@ -15,16 +15,17 @@ use super::connect::{ConnectArgs, block_on};
 use super::message::MessageArgs;
 use super::output::{Out, escape, note, stderr_is_terminal};
 
+// clap reads `{n}` as a line break; an empty style inside hides it.
 const EXAMPLES: &str = "\
 Examples:
   glocal pub orders.new 'one coffee'
   echo 'from a pipe' | glocal pub orders.new         all of standard input is the payload
   tail -f log | glocal pub logs.web --lines          one message per line
   glocal pub images.new --file cat.png --class bulk --ack
-  glocal pub load.test 'message {{n}}' --count 100000 --rate 20000/s
+  glocal pub load.test 'message {{\x1b[0mn}}' --count 100000 --rate 20000/s
   glocal pub orders.new hi -H trace=42 --reply orders.answers
 
-'{{n}}' in subject and payload is the message's number when --count is given. The command waits
+'{{\x1b[0mn}}' in subject and payload is the message's number when --count is given. The command waits
 until the broker has taken everything; a refusal is exit code 1.";
 
 /// Messages between two looks at what the broker refused.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use glocal_client::{Client, Message, Subscription};
+use glocal_core::limits::COMMAND_MERGE_MAX;
 use tokio::sync::mpsc;
 
 use super::WithHint as _;
@@ -22,9 +23,6 @@ Examples:
 
 A line 'subscribed' on standard error says that the broker has confirmed: a message published
 from then on is printed.";
-
-/// Messages between the subscriptions' tasks and the printer.
-const MERGE_MAX: usize = 1024;
 
 /// Arguments of `glocal sub`.
 #[derive(Debug, clap::Args)]
@@ -66,7 +64,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn receive(client: &Client, args: &Args) -> anyhow::Result<ExitCode> {
-    let (sender, mut messages) = mpsc::channel(MERGE_MAX);
+    let (sender, mut messages) = mpsc::channel(COMMAND_MERGE_MAX);
     for filter in &args.filters {
         let subscription = client.subscribe(filter, args.queue.as_deref()).await;
         let subscription = subscription.hint("'glocal whoami' says who the broker takes you for")?;
@@ -81,14 +79,15 @@ async fn receive(client: &Client, args: &Args) -> anyhow::Result<ExitCode> {
         (_, true) => Form::Raw,
         _ => Form::Line,
     };
-    let printed = print_until(&mut messages, args.count, form);
+    let mut seen = 0;
+    let printed = print_until(&mut messages, args.count, form, &mut seen);
     let what = tokio::select! {
         result = printed => return result,
         () = interrupted() => "interrupted",
         () = sleep_or_never(args.timeout) => "timed out",
     };
     match args.count {
-        Some(count) => anyhow::bail!("{what} before {count} messages came"),
+        Some(count) => anyhow::bail!("{what} after {seen} of {count} messages"),
         None => Ok(ExitCode::SUCCESS),
     }
 }
@@ -111,10 +110,10 @@ async fn print_until(
     messages: &mut mpsc::Receiver<anyhow::Result<Message>>,
     count: Option<u64>,
     form: Form,
+    seen: &mut u64,
 ) -> anyhow::Result<ExitCode> {
     let mut out = Out::new();
-    let mut seen = 0;
-    while count.is_none_or(|count| seen < count) {
+    while count.is_none_or(|count| *seen < count) {
         let message = match messages.try_recv() {
             Ok(message) => message,
             Err(_) => {
@@ -127,7 +126,7 @@ async fn print_until(
             }
         };
         print(&mut out, &message?, form)?;
-        seen += 1;
+        *seen += 1;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)

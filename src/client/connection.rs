@@ -111,7 +111,7 @@ async fn serve(inner: &Arc<Inner>, established: Established) -> String {
         let _ = writer.await;
     }
     if let Some(quic) = link.quic {
-        quic.close(if inner.closing.is_cancelled() { LINGER } else { Duration::ZERO }).await;
+        quic.close().await;
     }
     reason
 }

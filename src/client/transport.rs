@@ -22,6 +22,7 @@ use crate::tls::{ALPN, TlsConfig};
 
 const QUIC_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const QUIC_IDLE_MS: u32 = 30_000;
+const QUIC_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// First QUIC error code that carries a TLS alert (RFC 9001, section 4.8).
 const QUIC_CRYPTO_ERROR: u64 = 0x100;
 
@@ -44,11 +45,10 @@ pub(crate) struct QuicLink {
 }
 
 impl QuicLink {
-    /// Waits until the peer has all that was sent and closed its side, at most `patience`, and closes the connection.
-    pub(crate) async fn close(self, patience: Duration) {
-        let _ = tokio::time::timeout(patience, self.connection.closed()).await;
+    /// Closes the connection and gives the closing packet time to leave; whether it arrives is the idle timeout's matter.
+    pub(crate) async fn close(self) {
         self.connection.close(VarInt::from_u32(0), b"");
-        let _ = tokio::time::timeout(patience, self.endpoint.wait_idle()).await;
+        let _ = tokio::time::timeout(QUIC_CLOSE_WAIT, self.endpoint.wait_idle()).await;
     }
 }
 

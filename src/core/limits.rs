@@ -220,6 +220,8 @@ pub const CLIENT_REQUESTS_MAX: usize = 65_536;
 pub const CLIENT_PINGS_MAX: usize = 4_096;
 /// Events one client keeps for a listener that is slow; older ones are lost.
 pub const CLIENT_EVENTS_MAX: usize = 256;
+/// Messages between the subscriptions of one command and its printer: enough to batch writes.
+pub const COMMAND_MERGE_MAX: usize = 1_024;
 /// First pause before a client dials again, in milliseconds.
 pub const CLIENT_REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before a client dials again, in milliseconds.
