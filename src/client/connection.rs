@@ -283,3 +283,76 @@ async fn probe(inner: &Inner, activity: &AtomicU64) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::options::{ConnectOptions, PemSource};
+    use crate::state::Session;
+
+    fn inner() -> Inner {
+        let session = Session {
+            address: "localhost:1".parse().unwrap(),
+            node: "a/b".to_owned(),
+            session: 1,
+            tenant: "t".to_owned(),
+            role: "TENANT".to_owned(),
+            region: None,
+            agent: None,
+            uid: "-".to_owned(),
+            max_payload: 1024,
+            inbox: "_INBOX.x.".to_owned(),
+        };
+        let inner = Inner::new(ConnectOptions::new(Vec::new(), PemSource::Text(String::new())), session.clone());
+        inner.go_online(&session);
+        inner
+    }
+
+    fn take(inner: &Inner, bytes: &[u8]) -> Result<usize, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(take_frames(inner, &mut BytesMut::from(bytes), &FrameLimits::open(1024)))
+    }
+
+    fn control(frame: impl Into<Control>) -> BytesMut {
+        let mut bytes = BytesMut::new();
+        frame.into().encode_into(&mut bytes).unwrap();
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_of_a_broker_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = take(&inner(), &bytes);
+        }
+
+        #[test]
+        fn no_body_of_a_known_kind_panics(kind in 0u8..0x43, body in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let len = u32::try_from(body.len() + 4).unwrap();
+            let _ = take(&inner(), &[&len.to_le_bytes()[..], &[kind, 0, 0, 0], &body].concat());
+        }
+    }
+
+    #[test]
+    fn frames_of_another_direction_end_the_session() {
+        for frame in
+            [control(glocal_wire::control::Probe { id: 1 }), control(glocal_wire::control::Subscribed { sid: 1 })]
+        {
+            let result = take(&inner(), &frame);
+            assert_eq!(result.is_ok(), frame.get(4) == Some(&0x04), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn answers_nobody_waits_for_are_passed_over() {
+        use glocal_wire::control::{Ack, NoResponders};
+        let inner = inner();
+        let places = inner.in_flight.available_permits();
+        let stray = NoResponders { seq: 0, subject: "a".to_owned(), reply: "nonsense".to_owned() };
+        for frame in [control(Ack { seq: 9, targets: 1 }), control(Pong { token: 9 }), control(stray)] {
+            take(&inner, &frame).unwrap();
+        }
+        assert_eq!(inner.in_flight.available_permits(), places);
+    }
+}

@@ -1,5 +1,6 @@
 //! Publishing: from a message to its frame in the send buffer, and to its acknowledgement.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -127,7 +128,7 @@ impl<'a> Outgoing<'a> {
 
 /// Puts a publish into the send buffer.
 pub(crate) async fn send(inner: &Inner, mut outgoing: Outgoing<'_>) -> Result<(), PublishError> {
-    let max = lock(&inner.state).session.max_payload as usize;
+    let max = inner.max_payload.load(Ordering::Relaxed) as usize;
     if outgoing.payload.len() > max {
         return Err(PublishError::TooLarge { bytes: outgoing.payload.len(), max });
     }

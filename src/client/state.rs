@@ -202,6 +202,8 @@ pub(crate) struct Inner {
     /// Numbers publishes, requests and pings.
     pub(crate) next_number: AtomicU64,
     pub(crate) next_sid: AtomicU32,
+    /// The fabric's largest payload, in bytes, as the last broker said.
+    pub(crate) max_payload: AtomicU32,
     /// One at a time subscribes to replies.
     pub(crate) mux_gate: tokio::sync::Mutex<()>,
     /// Somebody wants the client closed, or its last handle is gone.
@@ -214,6 +216,7 @@ impl Inner {
     pub(crate) fn new(options: ConnectOptions, session: Session) -> Self {
         let in_flight = options.in_flight_max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
+            max_payload: AtomicU32::new(session.max_payload),
             options,
             outbox: Outbox::new(),
             state: Mutex::new(State {
@@ -248,6 +251,7 @@ impl Inner {
     /// A connection stands: what belonged to the last one is forgotten, everything is subscribed again, oldest first, and
     /// frames may follow.
     pub(crate) fn go_online(&self, session: &Session) {
+        self.max_payload.store(session.max_payload, Ordering::Relaxed);
         let mut state = lock(&self.state);
         state.session = Arc::new(session.clone());
         state.epoch += 1;

@@ -242,6 +242,17 @@ async fn a_broker_that_breaks_the_protocol_is_left() {
 }
 
 #[tokio::test]
+async fn a_goodbye_is_told_and_the_session_goes_on_until_it_ends() {
+    let (_pki, _broker, client) = world().await;
+    let mut events = client.events();
+    client.publish("cmd.goodbye", "").await.unwrap();
+    let goodbye = event(&mut events, |e| matches!(e, Event::Goodbye { .. })).await;
+    let (code, text) = ("shutting-down".to_owned(), "bye".to_owned());
+    assert_eq!(goodbye, Event::Goodbye { code, text, grace: Duration::from_millis(50) });
+    client.flush().await.unwrap();
+}
+
+#[tokio::test]
 async fn without_reconnecting_the_client_closes_and_says_so() {
     let (pki, broker, _client) = world().await;
     let mut options = options(&pki, &broker);

@@ -1,8 +1,8 @@
 //! A broker for tests: it speaks the wire over TLS and QUIC and does what subjects tell it.
 //!
 //! Subjects `denied.…` are refused; publishing to `cmd.kill` closes the connection, to `cmd.garbage` answers with bytes
-//! that are no frame, to `cmd.error` with an error frame; publishes whose subject begins with `lost.` get no
-//! acknowledgement. Everything else is delivered to the publisher's own session.
+//! that are no frame, to `cmd.error` with an error frame, to `cmd.goodbye` with a goodbye; publishes whose subject begins
+//! with `lost.` get no acknowledgement. Everything else is delivered to the publisher's own session.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -231,6 +231,10 @@ impl Session {
             "cmd.kill" => return false,
             "cmd.garbage" => {
                 self.out.extend_from_slice(&[0xff; 64]);
+                return true;
+            }
+            "cmd.goodbye" => {
+                self.send(control::Goodbye { code: "shutting-down".to_owned(), text: "bye".to_owned(), grace_ms: 50 });
                 return true;
             }
             "cmd.error" => {
