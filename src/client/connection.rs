@@ -237,6 +237,7 @@ async fn on_data(inner: &Inner, frame: &DataFrame<'_>) -> Result<(), String> {
 }
 
 async fn deliver(inner: &Inner, entry: &Entry, delivery: Delivery) {
+    count(&entry.received);
     let wanted = entry.remaining.load(Ordering::Relaxed);
     if wanted != u64::MAX {
         entry.remaining.store(wanted.saturating_sub(1), Ordering::Relaxed);

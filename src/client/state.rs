@@ -130,7 +130,9 @@ pub(crate) struct Entry {
     pub(crate) filter: String,
     pub(crate) group: Option<String>,
     pub(crate) queue: Queue,
-    /// Messages still wanted.
+    /// Messages received over the current connection: a broker counts from its subscription on.
+    pub(crate) received: AtomicU64,
+    /// Messages still wanted; `u64::MAX` for all.
     pub(crate) remaining: AtomicU64,
     /// Told when the broker answers the first time.
     pub(crate) answer: Mutex<Option<oneshot::Sender<Result<(), Denied>>>>,
@@ -265,6 +267,13 @@ impl Inner {
             // It was encoded once, so it can be encoded again.
             if entry.frame(false).encode_into(&mut frames).is_err() {
                 entry.queue.end(End::Closed);
+            }
+            entry.received.store(0, Ordering::Relaxed);
+            let remaining = entry.remaining.load(Ordering::Relaxed);
+            if remaining != u64::MAX {
+                let limit = Control::from(control::Unsubscribe { sid: entry.sid, max: Some(remaining) });
+                // Only a body with text can fail; and the limit is kept here, too.
+                let _ = limit.encode_into(&mut frames);
             }
         }
         self.outbox.open(frames);

@@ -67,6 +67,7 @@ pub(crate) async fn subscribe_entry(
         filter: subscribe.filter,
         group: subscribe.queue,
         queue: Queue::new(subscribe.buffering.unwrap_or_else(|| inner.options.buffering.clone())),
+        received: AtomicU64::new(0),
         remaining: AtomicU64::new(u64::MAX),
         answer: Mutex::new(Some(waiter)),
     });
@@ -179,7 +180,8 @@ impl Subscription {
             return self.unsubscribe();
         }
         self.entry.remaining.store(max, Ordering::Relaxed);
-        tell_unsubscribe(self.client.inner(), self.entry.sid, Some(max));
+        let in_all = max.saturating_add(self.entry.received.load(Ordering::Relaxed));
+        tell_unsubscribe(self.client.inner(), self.entry.sid, Some(in_all));
     }
 
     /// Ends the subscription now; what is buffered can still be read.

@@ -302,6 +302,8 @@ async fn closing_sends_what_is_buffered() {
 async fn a_subscription_ends_when_dropped_and_after_its_messages() {
     let (_pki, broker, client) = world().await;
     let mut some = client.subscribe("a", None).await.unwrap();
+    client.publish("a", "").await.unwrap();
+    next(&mut some).await;
     some.unsubscribe_after(2);
     for _ in 0..3 {
         client.publish("a", "").await.unwrap();
@@ -311,7 +313,26 @@ async fn a_subscription_ends_when_dropped_and_after_its_messages() {
     assert!(some.next().await.is_none());
     drop(client.subscribe("b", None).await.unwrap());
     client.flush().await.unwrap();
-    assert_eq!(broker.seen.count("unsubscribe"), 2);
+    // The broker counts from its subscription on.
+    assert_eq!(broker.seen.count("unsubscribe after 3"), 1);
+    assert_eq!(broker.seen.count("unsubscribe"), 1);
+}
+
+#[tokio::test]
+async fn a_limit_survives_a_lost_connection() {
+    let (_pki, broker, client) = world().await;
+    let mut events = client.events();
+    let mut some = client.subscribe("a", None).await.unwrap();
+    some.unsubscribe_after(2);
+    client.publish("a", "1").await.unwrap();
+    next(&mut some).await;
+    client.publish("cmd.kill", "").await.unwrap();
+    event(&mut events, |e| matches!(e, Event::Connected { .. })).await;
+    client.publish("a", "2").await.unwrap();
+    client.publish("a", "3").await.unwrap();
+    assert_eq!(next(&mut some).await.payload(), b"2");
+    assert!(some.next().await.is_none());
+    assert_eq!(broker.seen.count("unsubscribe after 1"), 1);
 }
 
 #[tokio::test]

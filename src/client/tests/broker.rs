@@ -205,7 +205,7 @@ impl Session {
                 self.send(control::Subscribed { sid: body.sid });
             }
             Control::Unsubscribe(body) => {
-                seen.note("unsubscribe".to_owned());
+                seen.note(body.max.map_or_else(|| "unsubscribe".to_owned(), |max| format!("unsubscribe after {max}")));
                 if body.max.is_none() {
                     self.subscriptions.retain(|(sid, _)| *sid != body.sid);
                 }
