@@ -266,7 +266,8 @@ impl Control {
         let routes = self.routes_of(tenant);
         let Some(state) = self.states.get(&tenant) else { return false };
         let remotes = state.remote.iter().filter(|(origin, remote)| {
-            !remote.is_untouched() && routes.hop(**origin).is_some_and(|hop| hop.edge.key() != edge)
+            // Brokers out of reach are told of, too: they may come back without anything new to say.
+            !remote.is_untouched() && routes.hop(**origin).is_none_or(|hop| hop.edge.key() != edge)
         });
         let mut lists: Vec<_> =
             remotes.map(|(origin, remote)| (*origin, remote.incarnation(), remote.sync())).collect();
@@ -361,8 +362,9 @@ impl Control {
         };
         let changed = !(applied.added.is_empty() && applied.removed.is_empty());
         if let Some(table) = changed.then(|| self.table(tenant)).flatten() {
-            applied.added.iter().for_each(|i| table.add_remote(&i.filter, &of(i)));
+            // A new life may take away and bring the same filter at once.
             applied.removed.iter().for_each(|i| table.remove_remote(&i.filter, &of(i)));
+            applied.added.iter().for_each(|i| table.add_remote(&i.filter, &of(i)));
         }
         if !applied.forward.is_empty() {
             self.flood(tenant, origin, incarnation, &applied.forward, from);

@@ -186,7 +186,7 @@ impl Remote {
                     if add && list.len() < filters_max {
                         list.insert(interest);
                     }
-                } else if seq > self.seq && self.interests.len() < filters_max {
+                } else if seq > self.seq && (!add || self.interests.len() < filters_max) {
                     self.seq = seq;
                     let changed =
                         if add { self.interests.insert(interest.clone()) } else { self.interests.remove(&interest) };

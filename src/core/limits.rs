@@ -46,6 +46,8 @@ pub const ALLOWED_SET_MACS_MAX: usize = 2048;
 
 /// Most target brokers in one data frame: a larger fan-out is split over several frames.
 pub const TARGETS_MAX: usize = 1024;
+/// Most subscription ids in one delivery: a session with more that match is told by several frames.
+pub const DELIVERY_SUBS_MAX: usize = 4_096;
 /// Payloads of at least this many bytes are shared by all targets instead of copied into each one's chunk, in bytes.
 pub const SHARED_PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 /// Interest records that may wait for room in one tenant's lane of one edge before they are replaced by a full list.
@@ -189,6 +191,16 @@ pub const LOG_FIELD_BYTES_MAX: usize = 128;
 pub const CONTROL_QUEUE_MAX: usize = 4_096;
 /// Cached match decisions per session.
 pub const MATCH_CACHE_MAX: usize = 1_024;
+/// Time one attempt to dial an edge may take, in milliseconds.
+pub const DIAL_MS_MAX: u64 = 3_000;
+/// Unfinished bridge handshakes one node carries at once: clients have a budget of their own.
+pub const BRIDGE_HANDSHAKES_MAX: usize = 256;
+/// Longest request line on the operators' socket, in bytes.
+pub const ADMIN_REQUEST_BYTES_MAX: u64 = 4 * 1024;
+/// Requests on the operators' socket at once.
+pub const ADMIN_REQUESTS_MAX: usize = 16;
+/// Socket buffers asked for on UDP ports, in bytes: the defaults drop datagrams in bursts.
+pub const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// First pause before an edge is dialled again, in milliseconds.
 pub const REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before an edge is dialled again, in milliseconds.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
-use glocal_core::limits::SHARED_PAYLOAD_BYTES_MIN;
+use glocal_core::limits::{DELIVERY_SUBS_MAX, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::port::{Delivery, SessionPort, Sub};
 use glocal_core::routes::BrokerIndex;
@@ -124,6 +124,14 @@ impl Batch {
         if sids.is_empty() {
             return false;
         }
+        for sids in sids.chunks(DELIVERY_SUBS_MAX) {
+            self.deliver_to(port, qualified, sids, message);
+        }
+        true
+    }
+
+    /// Collects one delivery frame.
+    fn deliver_to(&mut self, port: &Arc<SessionPort>, qualified: bool, sids: &[u32], message: &Message<'_>) {
         let class = message.destination.class();
         self.ext.clear();
         self.ext.subs(sids.iter().copied()).sender_text(message.sender.text(message.tenant.id().as_str()));
@@ -132,15 +140,16 @@ impl Batch {
             self.ports.push(Target::new(Arc::clone(port)));
             self.ports.len() - 1
         });
-        let Some(target) = self.ports.get_mut(index) else { return false };
+        let Some(target) = self.ports.get_mut(index) else { return };
         let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
         let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
         if let Some((bytes, tail)) = encoded {
             let tenant = Arc::clone(message.tenant);
             tenant.counters().class(class).delivered.add(1);
             target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: () });
+        } else {
+            message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }
-        true
     }
 
     /// Collects the message for the brokers behind one edge. The caller has checked that the edge allows the tenant.
@@ -179,6 +188,8 @@ impl Batch {
             handles.brokers.push((message.sender.origin(), message.incarnation));
             handles.brokers.extend(targets.iter().map(|(broker, _)| (*broker, 0)));
             target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles });
+        } else {
+            message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }
     }
 

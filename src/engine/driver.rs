@@ -133,6 +133,23 @@ impl Driver {
         &self.control
     }
 
+    /// The tenants of the fabric, as far as this node knows them.
+    #[must_use]
+    pub fn tenants(&self) -> &glocal_core::tenant::Tenants {
+        self.shared.policy.tenants()
+    }
+
+    /// Whether records wait for room, so that [`Driver::pump`] is to be called again soon.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Forgets reply routes that have expired.
+    pub fn sweep(&self, now: Time) {
+        self.tenants().iter().for_each(|tenant| tenant.replies().sweep(now));
+    }
+
     /// Applies one command. Nothing is seen of it until [`Driver::commit`].
     pub fn apply(&mut self, command: Command) -> Outcome {
         match command {
@@ -143,6 +160,10 @@ impl Driver {
             Command::Ping { port, token } => self.answers.push((port, wire::Pong { token }.into())),
             Command::CloseSession { session } => self.control.close_session(session),
             Command::EdgeUp { edge, effective, peer_incarnation } => {
+                if self.shared.link(edge).is_some_and(|link| link.edge().is_up()) {
+                    // A newer bridge takes over: what was announced and queued belongs to the old one's lanes.
+                    self.apply(Command::EdgeDown { edge });
+                }
                 self.pending.retain(|(e, _), _| *e != edge);
                 return Outcome::Lists(self.control.edge_up(edge, effective, peer_incarnation));
             }

@@ -131,7 +131,10 @@ pub struct Arrivals {
 struct RemoteSender {
     sender: Option<Arc<Sender>>,
     info: wire::AnnounceSender,
+    /// A message with more targets than one frame holds comes in several, so its number may repeat on the way.
     last_seq: u64,
+    /// At its target it may not.
+    delivered_seq: u64,
 }
 
 #[derive(Debug)]
@@ -189,12 +192,19 @@ impl LaneReader {
                 }
                 Some(SliceEvent::Data { lane, bytes }) => (lane, bytes),
             };
-            self.turn = self.turn.wrapping_add(1);
             let state = self.lanes.get_mut(&lane).ok_or(BridgeFault::Lane(lane))?;
             let before = state.buffer.buffered_bytes();
-            state.on_bytes(&self.incoming, bytes, self.turn, now, arrivals)?;
+            let taken = state.on_bytes(&self.incoming, bytes, &mut self.turn, now, arrivals);
             let after = state.buffer.buffered_bytes();
+            let refused = state.tenant.is_none();
             self.account(before, after)?;
+            let ended = std::mem::take(&mut arrivals.batch.finished).into_iter();
+            arrivals.commands.extend(ended.map(|(session, sid)| Command::Unsubscribe { session, sid, max: None }));
+            taken?;
+            if refused && self.slices.is_between_slices() {
+                // Counted by slice, however the stream was cut into chunks.
+                self.incoming.refuse()?;
+            }
         }
     }
 
@@ -257,16 +267,16 @@ impl Lane {
         &mut self,
         incoming: &Incoming,
         mut bytes: Bytes,
-        turn: u64,
+        turn: &mut u64,
         now: Time,
         arrivals: &mut Arrivals,
     ) -> Result<(), BridgeFault> {
-        let Some(tenant) = self.tenant.clone() else { return incoming.refuse() };
+        let Some(tenant) = self.tenant.clone() else { return Ok(()) };
         if !incoming.edge.may_receive(tenant.key()) {
             // Narrowed while the lane was open.
             self.buffer.discard();
             self.tenant = None;
-            return incoming.refuse();
+            return Ok(());
         }
         while let Some(frame) = self.buffer.next_frame(&mut bytes)? {
             match next_frame(&frame, &FrameLimits::open(incoming.shared.max_payload_bytes))? {
@@ -277,7 +287,8 @@ impl Lane {
                     }
                 }
                 Next::Data { frame, .. } => {
-                    self.on_relay(incoming, &tenant, &frame, turn, now, &mut arrivals.batch)?;
+                    *turn = turn.wrapping_add(1);
+                    self.on_relay(incoming, &tenant, &frame, *turn, now, &mut arrivals.batch)?;
                 }
             }
         }
@@ -305,7 +316,7 @@ impl Lane {
             }
             Control::AnnounceSender(info) => {
                 Self::room(self.senders.len())?;
-                self.senders.insert(info.handle, RemoteSender { sender: None, info, last_seq: 0 });
+                self.senders.insert(info.handle, RemoteSender { sender: None, info, last_seq: 0, delivered_seq: 0 });
                 Ok(())
             }
             Control::ForgetHandles(_) => {
@@ -371,7 +382,7 @@ impl Lane {
         }
         let counters = tenant.counters().class(self.class);
         let raw = match RawName::parse(frame.name) {
-            Ok(raw) if frame.class == Some(self.class) => raw,
+            Ok(raw) if frame.class == Some(self.class) && frame.seq.is_some_and(|seq| seq > 0) => raw,
             _ => {
                 counters.dropped(DropReason::Malformed, 1);
                 return incoming.refuse();
@@ -400,11 +411,13 @@ impl Lane {
             counters.dropped(DropReason::BadTarget, 1);
             return incoming.refuse();
         };
-        if frame.seq.is_some_and(|seq| seq <= sender.last_seq) {
+        let seq = frame.seq.unwrap_or(0);
+        if seq < sender.last_seq {
             counters.dropped(DropReason::Late, 1);
             return Ok(());
         }
-        sender.last_seq = frame.seq.unwrap_or(sender.last_seq);
+        sender.last_seq = seq;
+        let is_new = seq > sender.delivered_seq;
         let sender = Arc::clone(
             sender
                 .sender
@@ -423,23 +436,29 @@ impl Lane {
             ttl_ms: frame.ttl_ms,
             sender: &sender,
             incarnation,
-            seq: frame.seq.unwrap_or(0),
+            seq,
             reply_token: fields.reply_token,
             hops: frame.hops + 1,
         };
-        self.dispatch(incoming, frame, &message, turn, now, batch)
+        if self.dispatch(incoming, frame, &message, is_new.then_some(turn), now, batch)?
+            && let Some(sender) = fields.sender.and_then(|handle| self.senders.get_mut(&handle))
+        {
+            sender.delivered_seq = seq;
+        }
+        Ok(())
     }
 
-    /// Splits the target list: this broker delivers, other brokers get one copy per next hop, never back.
+    /// Splits the target list: this broker delivers, unless it has already (no `turn`), other brokers get one copy per
+    /// next hop, never back. Whether this broker was among the targets.
     fn dispatch(
         &mut self,
         incoming: &Incoming,
         frame: &DataFrame<'_>,
         message: &Message<'_>,
-        turn: u64,
+        turn: Option<u64>,
         now: Time,
         batch: &mut Batch,
-    ) -> Result<(), BridgeFault> {
+    ) -> Result<bool, BridgeFault> {
         let counters = message.tenant.counters().class(self.class);
         let table = message.tenant.table();
         let routes = Arc::clone(table.routes());
@@ -467,14 +486,14 @@ impl Lane {
         batch.begin();
         let mut onward: SmallVec<[TargetGroups<'_>; 4]> = SmallVec::new();
         for (broker, groups) in &groups {
-            if *broker == shared.own {
-                self.deliver(groups, message, turn, now, batch);
-            } else {
-                onward.push((*broker, groups.iter().collect()));
+            match (*broker == shared.own, turn) {
+                (true, Some(turn)) => self.deliver(groups, message, turn, now, batch),
+                (true, None) => counters.dropped(DropReason::Late, 1),
+                (false, _) => onward.push((*broker, groups.iter().collect())),
             }
         }
         relay_to(shared, &routes, onward, message, batch);
-        Ok(())
+        Ok(groups.iter().any(|(broker, _)| *broker == shared.own))
     }
 
     fn deliver(&mut self, groups: &[QueueGroup], message: &Message<'_>, turn: u64, now: Time, batch: &mut Batch) {

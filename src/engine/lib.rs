@@ -15,3 +15,6 @@ pub mod liveness;
 pub mod sender;
 pub mod session;
 pub mod shared;
+
+#[cfg(test)]
+mod testing;

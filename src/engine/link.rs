@@ -75,6 +75,7 @@ pub struct EdgeLanes {
     sched: Hdwrr,
     announced: HashMap<(TenantKey, Class), Announced>,
     drops: Drops,
+    displaced: Vec<(TenantKey, Class, u64)>,
 }
 
 impl Lanes for EdgeLanes {
@@ -87,7 +88,7 @@ impl EdgeLanes {
     /// Empty lanes.
     #[must_use]
     pub fn new(config: HdwrrConfig) -> Self {
-        Self { sched: Hdwrr::new(config), announced: HashMap::new(), drops: Drops::new() }
+        Self { sched: Hdwrr::new(config), announced: HashMap::new(), drops: Drops::new(), displaced: Vec::new() }
     }
 
     /// The scheduler.
@@ -111,10 +112,15 @@ impl EdgeLanes {
         brokers: &Brokers,
         now: Time,
     ) -> Pushed {
-        match self.announce(tenant, class, handles, brokers, now) {
-            Pushed::DroppedNewest => Pushed::DroppedNewest,
-            _ => self.sched.push(tenant, class, frame, now, &mut self.drops),
+        let announced = self.announce(tenant, class, handles, brokers, now);
+        if announced == Pushed::DroppedNewest {
+            return announced;
         }
+        if let Pushed::DroppedOldest { frames, .. } = announced {
+            // Lost to the announcement, not to the frame whose result the caller sees: counted with other lanes' drops.
+            self.displaced.push((tenant, class, frames));
+        }
+        self.sched.push(tenant, class, frame, now, &mut self.drops)
     }
 
     fn announce(&mut self, tenant: TenantKey, class: Class, handles: &Handles, brokers: &Brokers, now: Time) -> Pushed {
@@ -146,7 +152,10 @@ impl EdgeLanes {
             if full {
                 *lane = fresh;
             }
-            lane.brokers.extend(handles.brokers.iter().map(|(b, life)| (b.0, *life)));
+            for (broker, life) in &handles.brokers {
+                let known = lane.brokers.entry(broker.0).or_insert(*life);
+                *known = (*known).max(*life);
+            }
             lane.senders.extend(handles.sender.iter().map(|s| s.handle()));
         }
         pushed
@@ -186,6 +195,9 @@ impl EdgeLanes {
     pub fn count_drops(&mut self, tenants: &Tenants) {
         for record in self.drops.drain() {
             count(tenants, record.tenant, record.class, record.reason, record.frames);
+        }
+        for (tenant, class, frames) in self.displaced.drain(..) {
+            count(tenants, Some(tenant), class, DropReason::LaneFull, frames);
         }
     }
 }

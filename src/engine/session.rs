@@ -150,8 +150,10 @@ impl NativeSession {
             match next_frame(buffer.get(used..).unwrap_or_default(), &limits) {
                 Ok(Next::Need(_)) => return Ok(used),
                 Ok(Next::Control { kind, body, frame_bytes }) => {
-                    if let Some(control) = Control::decode(kind, body, limits.control_bytes_max)? {
-                        self.on_control(control, now, effects)?;
+                    match Control::decode(kind, body, limits.control_bytes_max)? {
+                        Some(control) => self.on_control(control, now, effects)?,
+                        None if self.open.is_none() => return Err(SessionEnd::Unexpected("frame before hello")),
+                        None => {}
                     }
                     used += frame_bytes;
                 }

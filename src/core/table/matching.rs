@@ -59,6 +59,8 @@ pub struct Match {
     pub edges: Vec<EdgeTargets>,
     /// Whether anyone who counts as a responder matched; observers do not.
     pub responders: bool,
+    /// Whether a plain subscriber behind another broker is among the responders.
+    pub far_responders: bool,
     /// Whether the tenant's view was complete.
     pub in_sync: bool,
     /// The next hops, for the chosen members of groups.
@@ -74,6 +76,7 @@ pub(super) struct Builder<'t> {
     groups: BTreeMap<QueueGroup, GroupMatch>,
     brokers: Vec<BrokerIndex>,
     responders: bool,
+    far_responders: bool,
 }
 
 impl<'t> Builder<'t> {
@@ -87,6 +90,7 @@ impl<'t> Builder<'t> {
             groups: BTreeMap::new(),
             brokers: Vec::new(),
             responders: false,
+            far_responders: false,
         }
     }
 
@@ -109,7 +113,10 @@ impl<'t> Builder<'t> {
             self.responders |= !interest.observer;
             match &interest.queue {
                 Some(name) => self.group(name).remotes.push(interest.broker),
-                None => self.brokers.push(interest.broker),
+                None => {
+                    self.far_responders |= !interest.observer;
+                    self.brokers.push(interest.broker);
+                }
             }
         }
     }
@@ -148,6 +155,7 @@ impl<'t> Builder<'t> {
             groups: self.groups.into_values().collect(),
             edges: routes.by_edge(&self.brokers),
             responders: self.responders,
+            far_responders: self.far_responders,
             in_sync: self.table.in_sync,
             routes: Arc::clone(routes),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use glocal_core::data::{Member, choose};
 use glocal_core::deny::Deny;
 use glocal_core::identity::Principal;
-use glocal_core::limits::MATCH_CACHE_MAX;
+use glocal_core::limits::{EXT_BYTES_MAX, MATCH_CACHE_MAX, TARGETS_MAX};
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::policy::{Permit, Rule, Scope, Write};
 use glocal_core::port::{SessionPort, Sub};
@@ -163,7 +163,7 @@ pub(super) fn publish(
     let message = Message { reply_token: token, ..*message };
     let remote = relay(shared, found, &chosen, extra, &message, batch);
     published.targets += remote;
-    published.responders |= remote > 0 && (found.responders || extra.is_some());
+    published.responders |= remote > 0 && (found.far_responders || !chosen.is_empty() || extra.is_some());
     published
 }
 
@@ -216,10 +216,26 @@ pub(crate) fn relay_to(
             continue;
         }
         let Some(link) = shared.link(key) else { continue };
-        for chunk in here.chunks(glocal_core::limits::TARGETS_MAX) {
+        let mut rest = here.as_slice();
+        while !rest.is_empty() {
+            let (chunk, after) = rest.split_at(frame_targets(rest));
             batch.relay(link, chunk, message);
             reached += chunk.len();
+            rest = after;
         }
     }
     reached
+}
+
+/// Bytes of extensions left for targets beside the other extensions of a relayed frame.
+const TARGETS_BYTES_MAX: usize = EXT_BYTES_MAX - 128;
+
+/// How many of `targets` go into one frame; at least one.
+fn frame_targets(targets: &[TargetGroups<'_>]) -> usize {
+    let mut bytes = 0;
+    let fitting = targets.iter().take(TARGETS_MAX).take_while(|(_, groups)| {
+        bytes += 5 + groups.iter().map(|g| 1 + g.as_str().len()).sum::<usize>();
+        bytes <= TARGETS_BYTES_MAX
+    });
+    fitting.count().max(1)
 }
