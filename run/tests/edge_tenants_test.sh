@@ -39,8 +39,13 @@ plan_with_free_ports "$REPO/mesh-configs/two-region/fabric.toml" |
         here && /^tenants *=/ { print "tenants = [\"tenantA\"]"; here = 0; next }
         { print }' >"$MESH_DIR/fabric.toml"
 make_fabric
-check "the plan keeps tenantB off the edge" grep -A4 -F "name = \"$EDGE\"" "$MESH_DIR/nodes/$B/node.toml"
-if grep -A4 -F "name = \"$EDGE\"" "$MESH_DIR/nodes/$B/node.toml" | grep -q tenantB; then fail "the edge allows tenantB"; fi
+narrow() {
+    local edge
+    edge=$(grep -A 4 -xF "name = \"$EDGE\"" "$MESH_DIR/nodes/$1/node.toml")
+    say "$edge"
+    grep -qxF 'tenants = ["tenantA"]' <<<"$edge"
+}
+for node in $GLOBAL $B; do check "the edge is for tenantA alone at $node" narrow "$node"; done
 
 # start_mesh [VARIABLE=VALUE…]: the global and region-b get the variables and, if there are any, the test build.
 start_mesh() {
@@ -64,19 +69,20 @@ end_mesh() {
 
 publish() { client "$1" "$2" pub "$3" "$4" "${@:5}"; }
 
+# across SUBSCRIBER WHO NODE: interest crosses the mesh soon after a subscription; this says when WHO is heard.
 across() {
-    publish "$2" "$3" orders.probe ready >/dev/null 2>&1
-    wait_for 1 grep -q 'orders.probe ready' "$MESH_DIR/run/$1.out"
+    publish "$2" "$3" orders.probe "from $2" >/dev/null 2>&1
+    wait_for 1 grep -qF "orders.probe from $2" "$MESH_DIR/run/$1.out"
 }
 
 # traffic NAME: tenantB subscribes at the global and in both regions and publishes in both; tenantA does the same and is
 # seen to cross, before and after, so that what has not come by then does not come.
 traffic() {
-    subscriber "$1-anna" $ANNA $B 'orders.>'
-    subscriber "$1-alice" $ALICE $A 'orders.>'
-    subscriber "$1-berta" $BERTA $B 'orders.>'
-    subscriber "$1-bob" $BOB $A 'orders.>'
-    subscriber "$1-bob-global" $BOB $GLOBAL 'orders.>'
+    subscriber "$1-anna" $ANNA $B 'orders.>' || true
+    subscriber "$1-alice" $ALICE $A 'orders.>' || true
+    subscriber "$1-berta" $BERTA $B 'orders.>' || true
+    subscriber "$1-bob" $BOB $A 'orders.>' || true
+    subscriber "$1-bob-global" $BOB $GLOBAL 'orders.>' || true
     check "$1: tenantA crosses from region-a to region-b" wait_for 10 across "$1-anna" $ALICE $A
     check "$1: tenantA crosses from region-b to region-a" wait_for 10 across "$1-alice" $ANNA $B
     check "$1: tenantB crosses the edge that allows it" wait_for 10 across "$1-bob-global" $BOB $A

@@ -103,17 +103,18 @@ check 'refusals are counted by tenant and reason' metric_at_least $A 3 glocal_de
 
 # ── Beyond them: what is delivered ────────────────────────────────────────────
 
-subscriber anna $ANNA $B 'orders.>'
-subscriber berta $BERTA $B 'orders.>'
-subscriber bob $BOB $A 'orders.>'
-subscriber admin $ADMIN $GLOBAL 'T.*.>'
+subscriber anna $ANNA $B 'orders.>' || true
+subscriber berta $BERTA $B 'orders.>' || true
+subscriber bob $BOB $A 'orders.>' || true
+subscriber admin $ADMIN $GLOBAL 'T.*.>' || true
 
-# across SUBSCRIBER WHO NODE: interest crosses the mesh soon after a subscription; this says when it has.
+# across SUBSCRIBER WHO NODE: interest crosses the mesh soon after a subscription; this says when WHO is heard.
 across() {
-    publish "$2" "$3" orders.probe ready >/dev/null 2>&1
-    wait_for 1 grep -q 'orders.probe ready' "$MESH_DIR/run/$1.out"
+    publish "$2" "$3" orders.probe "from $2" >/dev/null 2>&1
+    wait_for 1 grep -qF "orders.probe from $2" "$MESH_DIR/run/$1.out"
 }
-check "interest of region-b reaches region-a" wait_for 10 across anna $ALICE $A
+check "tenantA's interest in region-b reaches region-a" wait_for 10 across anna $ALICE $A
+check "tenantB's interest in region-b reaches region-a" wait_for 10 across berta $BOB $A
 
 for n in 1 2 3; do publish $ALICE $A orders.new "from-alice-$n" --ack >/dev/null || true; done
 publish $ALICE $A orders.end over --ack >/dev/null || true
@@ -139,7 +140,7 @@ check 'the superuser sees both' wait_for 10 received_both
 
 # ── Beyond them: request and reply ────────────────────────────────────────────
 
-SUB_COMMAND=reply subscriber service $ANNA $B time.now noon
+SUB_COMMAND=reply subscriber service $ANNA $B time.now noon || true
 # answered WHO NODE: a request gets the answer of tenantA's service.
 answered() { client "$1" "$2" request time.now '' --timeout 2 2>&1 | grep -q noon; }
 unanswered() {

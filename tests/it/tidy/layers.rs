@@ -125,6 +125,9 @@ fn the_scanner_sees_what_it_must() {
     assert_eq!(modules_of_std("::fs::read"), ["fs"]);
     assert_eq!(modules_of_std("::{collections::BTreeMap, net::{IpAddr}};"), ["net"]);
     assert!(modules_of_std("::sync::Arc").is_empty());
+    let imports = |text: &str| scan::places(text, "bridge").into_iter().any(|at| names_module(text, at, "bridge"));
+    assert!(imports("use crate::{a, bridge};") && imports("fn f() { crate::bridge() }") && imports("bridge::open()"));
+    assert!(!imports("fn f() { let bridge = 1; }"));
 }
 
 #[test]
