@@ -51,7 +51,7 @@ Exit codes: 0 ok, 1 refused or failed, 2 wrong usage.";
 #[command(subcommand_required = true, arg_required_else_help = true, propagate_version = true)]
 pub(crate) struct Cli {
     /// Says more on standard error; repeat for more.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 1000)]
     verbose: u8,
 
     #[command(subcommand)]

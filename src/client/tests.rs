@@ -242,6 +242,35 @@ async fn a_broker_that_breaks_the_protocol_is_left() {
 }
 
 #[tokio::test]
+async fn a_broker_that_falls_silent_is_left() {
+    let (pki, broker, _client) = world().await;
+    let mut options = options(&pki, &broker);
+    options.timeouts.silence = Duration::from_millis(150);
+    let client = Client::connect(options).await.unwrap();
+    let mut events = client.events();
+    client.publish("cmd.mute", "").await.unwrap();
+    let lost = event(&mut events, |e| matches!(e, Event::Disconnected { .. })).await;
+    assert_eq!(lost, Event::Disconnected { reason: "the broker does not answer".to_owned() });
+    event(&mut events, |e| matches!(e, Event::Connected { .. })).await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_reliable_class_slows_the_connection_and_loses_nothing() {
+    let (_pki, _broker, client) = world().await;
+    let buffering = Buffering { messages_max: 2, bytes_max: usize::MAX, overflow: Overflow::ByClass };
+    let subscribe = Subscribe { filter: "a".to_owned(), queue: None, buffering: Some(buffering) };
+    let mut subscription = client.subscribe_with(subscribe).await.unwrap();
+    for n in 0..100u8 {
+        let publish = Publish { class: Some(Class::Bulk), ..Publish::new("a", vec![n]) };
+        client.publish_with(publish).await.unwrap();
+    }
+    for n in 0..100u8 {
+        assert_eq!(next(&mut subscription).await.payload(), [n]);
+    }
+    assert_eq!(subscription.dropped(), 0);
+}
+
+#[tokio::test]
 async fn a_goodbye_is_told_and_the_session_goes_on_until_it_ends() {
     let (_pki, _broker, client) = world().await;
     let mut events = client.events();

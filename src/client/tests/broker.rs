@@ -1,8 +1,9 @@
 //! A broker for tests: it speaks the wire over TLS and QUIC and does what subjects tell it.
 //!
 //! Subjects `denied.…` are refused; publishing to `cmd.kill` closes the connection, to `cmd.garbage` answers with bytes
-//! that are no frame, to `cmd.error` with an error frame, to `cmd.goodbye` with a goodbye; publishes whose subject begins
-//! with `lost.` get no acknowledgement. Everything else is delivered to the publisher's own session.
+//! that are no frame, to `cmd.error` with an error frame, to `cmd.goodbye` with a goodbye, after `cmd.mute` there is no
+//! answer at all; publishes whose subject begins with `lost.` get no acknowledgement. Everything else is delivered to
+//! the publisher's own session.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,6 +136,7 @@ impl Broker {
 
 #[derive(Default)]
 struct Session {
+    is_mute: bool,
     subscriptions: Vec<(u32, String)>,
     out: BytesMut,
 }
@@ -159,6 +161,9 @@ async fn session(mut reader: impl AsyncRead + Unpin, mut writer: impl AsyncWrite
                 }
             };
             buffer.advance(used);
+        }
+        if session.is_mute {
+            session.out.clear();
         }
         if writer.write_all(&session.out).await.is_err() || writer.flush().await.is_err() || !goes_on {
             break;
@@ -229,6 +234,7 @@ impl Session {
         seen.note(format!("publish {name}"));
         match name {
             "cmd.kill" => return false,
+            "cmd.mute" => self.is_mute = true,
             "cmd.garbage" => {
                 self.out.extend_from_slice(&[0xff; 64]);
                 return true;
