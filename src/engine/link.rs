@@ -213,3 +213,6 @@ pub(crate) fn append(out: &mut BytesMut, control: &Control) {
     let encoded = control.encode_into(out);
     debug_assert!(encoded.is_ok(), "own control frames are within their limits: {encoded:?}");
 }
+
+#[cfg(test)]
+mod tests;

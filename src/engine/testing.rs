@@ -12,7 +12,7 @@ use glocal_core::policy::Policy;
 use glocal_core::sched::{Drops, HdwrrConfig};
 use glocal_core::tenant::{Tenant, Tenants};
 use glocal_core::time::{Time, UnixTime};
-use glocal_wire::control::{Control, Hello, PROTOCOL_VERSION, Ping, Subscribe};
+use glocal_wire::control::{Control, Hello, PROTOCOL_VERSION, Subscribe};
 use glocal_wire::data::{DataFrame, DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
@@ -310,10 +310,6 @@ impl Client {
             parts.iter().for_each(|part| bytes.extend_from_slice(part));
         }
         parse(&bytes)
-    }
-
-    pub(crate) fn ping(&mut self, node: &mut Node) -> Vec<Got> {
-        self.say(node, Ping { token: 1 }.into())
     }
 }
 

@@ -1,0 +1,282 @@
+//! Lanes, their writer and their reader together: what goes in on one side comes out whole on the other.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use glocal_core::name::Destination;
+use glocal_core::name::RawName;
+use glocal_core::sched::ClassConfig;
+use proptest::prelude::*;
+use smallvec::SmallVec;
+
+use super::*;
+use crate::batch::{Batch, Message};
+use crate::lane_reader::{Arrivals, LaneReader};
+use crate::lane_writer::LaneWriter;
+use crate::testing::{Got, NOW, Node, subscribe};
+
+const TENANTS: [&str; 2] = ["tenantA", "private"];
+
+/// Region-a sends to the global over bridges that come and go.
+struct Bridge {
+    from: Node,
+    to: Node,
+    writer: LaneWriter,
+    readers: Vec<LaneReader>,
+    senders: Vec<Arc<Sender>>,
+    /// By sender and class: the number of the last message.
+    seqs: BTreeMap<(usize, u8), u64>,
+    sent: Vec<String>,
+}
+
+impl Bridge {
+    fn new() -> Self {
+        let (mut from, mut to) = (Node::new(1), Node::new(0));
+        from.up(0, 0);
+        to.up(0, 0);
+        let own = from.shared.own;
+        let senders = (0..6)
+            .map(|i| {
+                let principal = crate::testing::principal(
+                    TENANTS[i % 2],
+                    &format!("agent{i}"),
+                    glocal_core::identity::Role::Tenant,
+                );
+                Sender::local(from.shared.next_sender(), own, 1, &principal)
+            })
+            .collect();
+        let mut bridge = Self {
+            from,
+            to,
+            writer: LaneWriter::default(),
+            readers: Vec::new(),
+            senders,
+            seqs: BTreeMap::new(),
+            sent: Vec::new(),
+        };
+        bridge.connect();
+        bridge
+    }
+
+    fn connect(&mut self) {
+        self.writer = LaneWriter::default();
+        let incoming = self.to.incoming(0);
+        self.readers =
+            (0..glocal_core::limits::BRIDGE_STREAMS).map(|_| LaneReader::new(Arc::clone(&incoming))).collect();
+    }
+
+    /// Queues one message of one sender.
+    fn push(&mut self, sender: usize, class: Class, bytes: usize) {
+        let seq = self.seqs.entry((sender, class.code())).or_default();
+        *seq += 1;
+        let tenant = self.from.tenant(TENANTS[sender % 2]);
+        let payload = vec![b'a' + u8::try_from(*seq % 26).unwrap(); bytes];
+        let name = format!("s{sender}.{seq}");
+        let message = Message {
+            tenant: &tenant,
+            destination: Destination::of(tenant.id(), class, RawName::parse(name.as_bytes()).unwrap()),
+            reply: b"",
+            headers: b"",
+            payload: &payload,
+            ttl_ms: None,
+            sender: &self.senders[sender],
+            incarnation: 7,
+            seq: *seq,
+            reply_token: None,
+            hops: 1,
+        };
+        let mut batch = Batch::default();
+        batch.begin();
+        let target = self.to.shared.own;
+        batch.relay(&self.from.link(0), &[(target, SmallVec::new())], &message);
+        batch.flush(&self.from.shared, NOW);
+        self.sent.push(format!("{class:?} agent{sender} {name} {}", checksum(&payload)));
+    }
+
+    /// Moves up to `max_bytes` over the wire, in chunks of at most `chunk` bytes.
+    fn transfer(&mut self, max_bytes: usize, chunk: usize) {
+        let link = self.from.link(0);
+        let shared = Arc::clone(&self.from.shared);
+        let writes = link.inbox().with(|lanes| self.writer.fill(&link, lanes, &shared, NOW, max_bytes));
+        self.carry(writes, chunk);
+    }
+
+    fn carry(&mut self, writes: Vec<crate::lane_writer::StreamWrite>, chunk: usize) {
+        for write in writes {
+            for part in write.parts {
+                for piece in part.chunks(chunk) {
+                    let mut arrivals = Arrivals::default();
+                    self.readers[write.stream].on_chunk(Bytes::copy_from_slice(piece), NOW, &mut arrivals).unwrap();
+                    self.to.carry_out(&mut arrivals);
+                }
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.from.link(0).inbox().with(|lanes| lanes.sched().backlog_bytes() == 0)
+    }
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(bytes.len() as u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(*b)))
+}
+
+fn received(got: Vec<Got>) -> Vec<String> {
+    got.into_iter()
+        .filter_map(|got| match got {
+            Got::Message { name, sender, payload, class, .. } => {
+                let agent = sender.split('/').nth(1).unwrap().to_owned();
+                Some(format!("{class:?} {agent} {name} {}", checksum(&payload)))
+            }
+            Got::Control(_) => None,
+        })
+        .collect()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push { sender: usize, class: usize, bytes: usize },
+    Transfer { bytes: usize, chunk: usize },
+    Sweep,
+    Reconnect,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..6usize, 0..4usize, prop_oneof![0..300usize, 3_000..40_000usize])
+            .prop_map(|(sender, class, bytes)| Step::Push { sender, class, bytes }),
+        4 => (1..60_000usize, prop_oneof![1..40usize, 500..20_000usize])
+            .prop_map(|(bytes, chunk)| Step::Transfer { bytes, chunk }),
+        1 => Just(Step::Sweep),
+        1 => Just(Step::Reconnect),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Every message arrives whole, once, in the order of its sender and class; what a lost bridge held is counted.
+    #[test]
+    fn what_goes_in_comes_out(steps in prop::collection::vec(step(), 1..120)) {
+        let mut bridge = Bridge::new();
+        let mut clients: Vec<_> = TENANTS.iter().map(|t| bridge.to.client(t, "reader")).collect();
+        for client in &mut clients {
+            client.say(&mut bridge.to, subscribe(1, ">"));
+        }
+        let mut got: Vec<String> = Vec::new();
+        let mut lossless = true;
+        for step in steps {
+            match step {
+                Step::Push { sender, class, bytes } => bridge.push(sender, Class::ALL[class], bytes),
+                Step::Transfer { bytes, chunk } => bridge.transfer(bytes, chunk),
+                Step::Sweep => {
+                    let link = bridge.from.link(0);
+                    let shared = Arc::clone(&bridge.from.shared);
+                    let later = NOW.plus_millis(glocal_core::limits::LANE_IDLE_MS);
+                    let writes = link.inbox().with(|lanes| bridge.writer.sweep(lanes, &shared, later));
+                    bridge.carry(writes, 7);
+                }
+                Step::Reconnect => {
+                    lossless &= bridge.is_empty();
+                    bridge.connect();
+                    bridge.from.up(0, 0);
+                    bridge.to.up(0, 0);
+                    prop_assert!(bridge.is_empty());
+                }
+            }
+            clients.iter_mut().for_each(|c| got.extend(received(c.read())));
+        }
+        while !bridge.is_empty() {
+            bridge.transfer(1 << 20, 16_384);
+        }
+        clients.iter_mut().for_each(|c| got.extend(received(c.read())));
+        prop_assert_eq!(bridge.to.link(0).edge().refused.value(), 0, "every handle was announced");
+        let position = |text: &String| bridge.sent.iter().position(|sent| sent == text);
+        let mut last: BTreeMap<String, usize> = BTreeMap::new();
+        for text in &got {
+            let Some(at) = position(text) else { return Err(TestCaseError::fail(format!("never sent: {text}"))) };
+            let key = text.split(' ').take(2).collect::<Vec<_>>().join(" ");
+            if let Some(before) = last.insert(key, at) {
+                prop_assert!(before < at, "{} out of order or twice", text);
+            }
+        }
+        if lossless {
+            prop_assert_eq!(got.len(), bridge.sent.len());
+        }
+        let gone: u64 = TENANTS
+            .iter()
+            .flat_map(|t| Class::ALL.map(|c| bridge.from.tenant(t).counters().class(c).drops(DropReason::Gone)))
+            .sum();
+        prop_assert!(got.len() as u64 + gone >= bridge.sent.len() as u64, "a loss that was not counted");
+    }
+}
+
+#[test]
+fn what_an_announcement_displaces_is_counted() {
+    let node = Node::new(1);
+    let tenants = node.shared.policy.tenants();
+    let tenant = node.tenant("tenantA");
+    let config = HdwrrConfig { classes: ClassConfig::new(2_000), ..HdwrrConfig::default() };
+    let mut lanes = EdgeLanes::new(config);
+    let principal = crate::testing::principal("tenantA", "a", glocal_core::identity::Role::Tenant);
+    let mut lost = 0;
+    let mut pushes = 0u64;
+    for n in 0..40 {
+        let sender = Sender::local(n, node.shared.own, 1, &principal);
+        let mut handles = Handles { sender: Some(sender), ..Handles::default() };
+        handles.brokers.push((node.shared.own, 7));
+        for _ in 0..3 {
+            let frame = QueuedFrame::new(Bytes::from(vec![0; 100]));
+            pushes += 1;
+            match lanes.push(tenant.key(), Class::Live, frame, &handles, &node.shared.brokers, NOW) {
+                Pushed::Queued => {}
+                Pushed::DroppedNewest => lost += 1,
+                Pushed::DroppedOldest { frames, .. } => lost += frames,
+            }
+        }
+    }
+    lanes.count_drops(tenants);
+    lost += tenant.counters().class(Class::Live).drops(DropReason::LaneFull);
+    let mut out = Vec::new();
+    while lanes.next_slice(NOW, &mut out).is_some() {}
+    let left = out.concat().chunks(100).filter(|c| c.iter().all(|b| *b == 0)).count();
+    let bytes: usize = out.iter().map(Bytes::len).sum();
+    assert!(bytes > 0 && left as u64 <= pushes);
+    let queued = count_frames(&out.concat());
+    assert_eq!(queued + lost, pushes, "frames queued and frames counted as lost are all there were");
+}
+
+/// The frames of zeros among announcements, which begin with their length.
+fn count_frames(mut bytes: &[u8]) -> u64 {
+    let mut frames = 0;
+    while !bytes.is_empty() {
+        let len = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        let size = if len == 0 { 100 } else { len + 4 };
+        frames += u64::from(len == 0);
+        bytes = &bytes[size..];
+    }
+    frames
+}
+
+#[test]
+fn a_lane_that_announced_too_much_forgets_and_goes_on() {
+    let mut bridge = Bridge::new();
+    let mut reader = bridge.to.client("tenantA", "reader");
+    reader.say(&mut bridge.to, subscribe(1, ">"));
+    let principal = crate::testing::principal("tenantA", "agent0", glocal_core::identity::Role::Tenant);
+    let rounds = LANE_HANDLES_MAX + 500;
+    let mut got = 0;
+    for n in 0..rounds {
+        bridge.senders[0] = Sender::local(bridge.from.shared.next_sender(), bridge.from.shared.own, 1, &principal);
+        bridge.seqs.clear();
+        bridge.push(0, Class::Tele, 1);
+        if n % 1_000 == 0 {
+            bridge.transfer(usize::MAX, 16_384);
+            got += received(reader.read()).len();
+        }
+    }
+    bridge.transfer(usize::MAX, 16_384);
+    assert_eq!(got + received(reader.read()).len(), rounds);
+    assert_eq!(bridge.to.link(0).edge().refused.value(), 0);
+}
