@@ -126,6 +126,12 @@ impl Principal {
         }
     }
 
+    /// Whoever may open the node's own socket: the operator, who sees everything of this node.
+    #[must_use]
+    pub fn operator(tenant: TenantId) -> Self {
+        Self { role: Role::Superuser, ..Self::anonymous(tenant) }
+    }
+
     /// This node's own parts, acting for `tenant`.
     #[must_use]
     pub const fn internal(tenant: TenantId) -> Self {

@@ -3,5 +3,23 @@
 //! It moves bytes between the outside and the machines of `glocal-engine`, which decide. Sessions and bridges never
 //! know each other; they meet in `glocal-core`. It never reads a tenant from a message.
 
+pub mod admin;
+mod bridge;
+pub mod clock;
 pub mod config;
+pub mod context;
+mod control_task;
+pub mod edge_status;
+mod listener;
+mod metrics;
+pub mod node;
+mod ops;
+mod session;
+pub mod start;
+pub mod state;
+pub mod status;
+pub mod telemetry;
 pub mod trust;
+
+pub use node::Node;
+pub use start::{Listening, StartError, prepare};

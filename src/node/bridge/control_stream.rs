@@ -1,0 +1,147 @@
+//! The control stream of a bridge: hellos, allowed sets, liveness. Highest priority, small frames.
+
+use bytes::{Buf, BytesMut};
+use glocal_core::limits::CONTROL_BYTES_MAX;
+use glocal_engine::driver::Command;
+use glocal_engine::link::Link;
+use glocal_engine::liveness::Liveness;
+use glocal_wire::control::{BridgeHello, Control, Probe, ProbeAck};
+use glocal_wire::frame::{FrameLimits, Next, next_frame};
+use tokio::io::AsyncReadExt;
+
+use super::Ended;
+use crate::context::Context;
+use crate::edge_status::{EdgeStatus, Failure};
+use crate::trust::PeerChain;
+use crate::trust::{Usage, unix_now};
+
+/// Priority of the control stream over the data streams.
+const CONTROL_PRIORITY: i32 = 1;
+/// How often the peer's certificate is asked again, in milliseconds.
+const RECHECK_MS: u64 = 1_000;
+
+/// One control stream with what has arrived on it.
+pub(super) struct ControlStream {
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+    buffer: BytesMut,
+    limits: FrameLimits,
+}
+
+impl ControlStream {
+    /// Opens the stream, on the side that dialled.
+    pub(super) async fn open(connection: &quinn::Connection) -> Result<Self, Ended> {
+        Ok(Self::of(connection.open_bi().await.map_err(|error| super::dial::refusal(&error))?))
+    }
+
+    /// Accepts the stream, on the side that was dialled.
+    pub(super) async fn accept(connection: &quinn::Connection) -> Result<Self, Ended> {
+        Ok(Self::of(connection.accept_bi().await.map_err(|error| super::dial::refusal(&error))?))
+    }
+
+    fn of((send, receive): (quinn::SendStream, quinn::RecvStream)) -> Self {
+        // Fails only on a stream that is gone, which the next write tells.
+        let _ = send.set_priority(CONTROL_PRIORITY);
+        Self { send, receive, buffer: BytesMut::new(), limits: FrameLimits::BEFORE_HELLO }
+    }
+
+    /// The hello has come: larger frames are believed.
+    pub(super) const fn greeted(&mut self) {
+        self.limits = FrameLimits::CONTROL_ONLY;
+    }
+
+    /// Sends one frame.
+    pub(super) async fn send(&mut self, control: &Control) -> Result<(), Ended> {
+        let mut frame = BytesMut::new();
+        control.encode_into(&mut frame).map_err(|error| Ended::new(Failure::Fault, error))?;
+        self.send.write_all(&frame).await.map_err(|error| lost(&error.to_string()))
+    }
+
+    /// The next frame. Cancel-safe.
+    pub(super) async fn receive(&mut self) -> Result<Control, Ended> {
+        loop {
+            match next_frame(&self.buffer, &self.limits).map_err(|error| Ended::new(Failure::Fault, error))? {
+                Next::Control { kind, body, frame_bytes } => {
+                    let control = Control::decode(kind, body, CONTROL_BYTES_MAX);
+                    let control = control.map_err(|error| Ended::new(Failure::Fault, error))?;
+                    self.buffer.advance(frame_bytes);
+                    if let Some(control) = control {
+                        return Ok(control);
+                    }
+                }
+                Next::Data { .. } => return Err(Ended::new(Failure::Fault, "data on the control stream")),
+                Next::Need(_) => match self.receive.read_buf(&mut self.buffer).await {
+                    Ok(0) => return Err(Ended::new(Failure::Closed, "the control stream has ended")),
+                    Ok(_) => {}
+                    Err(error) => return Err(lost(&error.to_string())),
+                },
+            }
+        }
+    }
+
+    /// The peer's hello, which is its first frame.
+    pub(super) async fn hello(&mut self) -> Result<BridgeHello, Ended> {
+        match self.receive().await? {
+            Control::BridgeHello(hello) => Ok(hello),
+            Control::BridgeError(error) => Err(Ended::new(Failure::Handshake, error.text)),
+            other => Err(Ended::new(Failure::Fault, format!("{} instead of a hello", other.name()))),
+        }
+    }
+}
+
+fn lost(detail: &str) -> Ended {
+    // A TLS 1.3 dialler learns only here that its certificate was refused.
+    super::dial::refusal_of_text(detail).unwrap_or_else(|| Ended::new(Failure::Closed, detail))
+}
+
+/// Probes the peer and answers its probes until it is dead, lies, or may no longer be a peer.
+pub(super) async fn run(
+    context: &Context,
+    status: &EdgeStatus,
+    link: &Link,
+    mut control: ControlStream,
+    chain: &PeerChain,
+    usage: Usage,
+) -> Ended {
+    let mut life = Liveness::new(context.clock.now());
+    let mut recheck = tokio::time::interval(std::time::Duration::from_millis(RECHECK_MS));
+    loop {
+        let wake = context.clock.instant(life.wake_at());
+        tokio::select! {
+            received = control.receive() => match received {
+                Ok(Control::Probe(probe)) => {
+                    if let Err(ended) = control.send(&ProbeAck { id: probe.id }.into()).await {
+                        return ended;
+                    }
+                }
+                Ok(Control::ProbeAck(ack)) => {
+                    life.on_ack(ack.id, context.clock.now());
+                    status.rtt(life.rtt_micros());
+                }
+                Ok(Control::Ready(ready)) => {
+                    let ready = Command::EdgeReady { edge: link.edge().key(), lists: ready.tenants };
+                    context.control.apply(vec![ready]).await;
+                }
+                Ok(Control::BridgeError(error)) => return Ended::new(Failure::Closed, error.text),
+                Ok(other) => return Ended::new(Failure::Fault, format!("unexpected {}", other.name())),
+                Err(ended) => return ended,
+            },
+            () = tokio::time::sleep_until(wake) => {
+                let now = context.clock.now();
+                if life.is_dead(now) {
+                    return Ended::new(Failure::Silent, "the peer does not answer");
+                }
+                if let Some(id) = life.probe(now)
+                    && let Err(ended) = control.send(&Probe { id }.into()).await
+                {
+                    return ended;
+                }
+            }
+            _ = recheck.tick() => {
+                if let Err(reason) = context.trust.retain_node(chain.certificates(), usage, unix_now()) {
+                    return Ended::new(Failure::Refused, reason.template());
+                }
+            }
+        }
+    }
+}

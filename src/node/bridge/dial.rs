@@ -1,0 +1,157 @@
+//! Dialling: keeping one edge's bridge up, with jittered pauses between attempts.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use glocal_core::deny::Deny;
+use glocal_core::edge::EdgeKey;
+use glocal_core::limits::{DIAL_MS_MAX, REDIAL_MS_MAX, REDIAL_MS_MIN};
+use rustls::AlertDescription;
+
+use super::{Candidate, Ended, note, run};
+use crate::config::HostPort;
+use crate::context::Context;
+use crate::edge_status::{EdgeStatus, Failure};
+use crate::trust::PeerChain;
+use crate::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
+use crate::trust::{Usage, deny_of_alert, unix_now};
+
+static DIALS: AtomicU64 = AtomicU64::new(1);
+
+/// Dials an edge again whenever it is down, until the node ends.
+pub(crate) async fn keep_dialled(context: Context, endpoint: quinn::Endpoint, edge: EdgeKey, addresses: Vec<HostPort>) {
+    let Some(status) = context.edges.get(edge) else { return };
+    let mut pause_ms = REDIAL_MS_MIN;
+    loop {
+        if status.edge().is_up() {
+            pause_ms = REDIAL_MS_MIN;
+        } else {
+            let before = context.clock.now();
+            let (ended, remote) = dial_any(&context, &endpoint, status, &addresses).await;
+            note(&context, status, &ended, remote);
+            // A bridge that lived for a while starts afresh; one that dies at once waits longer each time.
+            let lived = context.clock.now().micros_since(before) > REDIAL_MS_MAX * 1000;
+            pause_ms = if lived { REDIAL_MS_MIN } else { (pause_ms * 2).min(REDIAL_MS_MAX) };
+        }
+        let pause = Duration::from_millis(jittered(pause_ms));
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = context.stop.cancelled() => return,
+        }
+    }
+}
+
+/// Between half and all of `pause_ms`, so that brokers that lost the same peer do not come back in step.
+fn jittered(pause_ms: u64) -> u64 {
+    let mut bytes = [0; 8];
+    // Without randomness the pause is merely regular.
+    let _ = aws_lc_rs::rand::fill(&mut bytes);
+    pause_ms / 2 + u64::from_le_bytes(bytes) % (pause_ms / 2 + 1)
+}
+
+/// Tries the addresses in turn and runs the first bridge that comes up until it ends.
+async fn dial_any(
+    context: &Context,
+    endpoint: &quinn::Endpoint,
+    status: &EdgeStatus,
+    addresses: &[HostPort],
+) -> (Ended, Option<SocketAddr>) {
+    let mut last = (Ended::new(Failure::NobodyThere, "no address is configured"), None);
+    for address in addresses {
+        let resolved = match tokio::net::lookup_host((address.host.as_str(), address.port)).await {
+            Ok(resolved) => resolved.collect::<Vec<_>>(),
+            Err(error) => {
+                last = (Ended::new(Failure::NobodyThere, format!("{address}: {error}")), None);
+                continue;
+            }
+        };
+        for remote in resolved {
+            status.dials.add(1);
+            match dial(context, endpoint, status, remote).await {
+                Ok(candidate) => return (run(context, candidate).await, Some(remote)),
+                Err(ended) => last = (ended, Some(remote)),
+            }
+        }
+    }
+    last
+}
+
+async fn dial(
+    context: &Context,
+    endpoint: &quinn::Endpoint,
+    status: &EdgeStatus,
+    remote: SocketAddr,
+) -> Result<Candidate, Ended> {
+    let peer = status.edge().peer().clone();
+    let config = bridge_client_config(&context.trust, peer).map_err(|e| Ended::new(Failure::Refused, e))?;
+    let connecting = endpoint
+        .connect_with(config, remote, BRIDGE_SERVER_NAME)
+        .map_err(|error| Ended::new(Failure::NobodyThere, error))?;
+    let deadline = Duration::from_millis(DIAL_MS_MAX);
+    let connection = match tokio::time::timeout(deadline, connecting).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return Err(refusal(&error)),
+        Err(_) => return Err(Ended::new(Failure::NobodyThere, "no answer")),
+    };
+    let chain = PeerChain::of_quic(&connection);
+    let principal = context
+        .trust
+        .identify_node(chain.certificates(), Usage::Server, unix_now())
+        .map_err(|reason| Ended::new(failure_of(reason), reason.template()))?;
+    let dial = DIALS.fetch_add(1, Ordering::Relaxed);
+    let dialled = Some((status.edge().key(), dial));
+    Ok(Candidate { connection, principal: Arc::new(principal), chain, dialled })
+}
+
+/// What a refused certificate means for an edge.
+const fn failure_of(reason: Deny) -> Failure {
+    match reason {
+        Deny::CertUntrusted => Failure::WrongCa,
+        Deny::CertExpired | Deny::CertNotYetValid => Failure::Expired,
+        Deny::CertNodeName | Deny::ClientOnBridgePort | Deny::UnknownNode => Failure::WrongName,
+        _ => Failure::Refused,
+    }
+}
+
+/// What a connection error before the hello means for an edge.
+pub(super) fn refusal(error: &quinn::ConnectionError) -> Ended {
+    use quinn::ConnectionError as E;
+    let transport = match error {
+        E::TransportError(transport) => transport,
+        E::TimedOut | E::Reset | E::VersionMismatch => return Ended::new(Failure::NobodyThere, error),
+        E::ConnectionClosed(close) => {
+            let reason = alert_of(u64::from(close.error_code)).and_then(deny_of_alert);
+            return reason.map_or_else(
+                || Ended::new(Failure::Refused, close),
+                |reason| Ended::new(failure_of(reason), format!("the peer refused our certificate: {}", reason.template())),
+            );
+        }
+        E::ApplicationClosed(close) => {
+            let text = String::from_utf8_lossy(&close.reason).into_owned();
+            let reason = Deny::ALL.iter().find(|reason| reason.code() == text);
+            return reason.map_or_else(
+                || Ended::new(Failure::Closed, &text),
+                |reason| Ended::new(failure_of(*reason), format!("the peer refused us: {}", reason.template())),
+            );
+        }
+        other => return Ended::new(Failure::NobodyThere, other),
+    };
+    match refusal_of_text(&transport.reason).map(Ok).or_else(|| alert_of(u64::from(transport.code)).and_then(deny_of_alert).map(Err)) {
+        Some(Ok(ended)) => ended,
+        Some(Err(reason)) => Ended::new(failure_of(reason), reason.template()),
+        None => Ended::new(Failure::Refused, transport),
+    }
+}
+
+/// The TLS alert inside a QUIC error code (RFC 9001 section 4.8).
+fn alert_of(code: u64) -> Option<AlertDescription> {
+    u8::try_from(code.checked_sub(0x100)?).ok().map(AlertDescription::from)
+}
+
+/// The catalogued reason whose text stands in what a library said about a refused certificate.
+pub(super) fn refusal_of_text(text: &str) -> Option<Ended> {
+    let reason = Deny::ALL.iter().find(|reason| text.contains(reason.template()))?;
+    Some(Ended::new(failure_of(*reason), reason.template()))
+}

@@ -1,0 +1,63 @@
+//! Writing the data streams of a bridge, in the order of the scheduler.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use glocal_core::limits::BRIDGE_STREAMS;
+use glocal_engine::lane_writer::{LaneWriter, StreamWrite};
+use glocal_engine::link::Link;
+
+use super::Ended;
+use crate::context::Context;
+use crate::edge_status::Failure;
+
+/// Bytes taken from the lanes at once: little may lie below the scheduler (DESIGN section 7).
+const FILL_BYTES: usize = 64 * 1024;
+/// How often idle lanes are looked for.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// Writes what the lanes hold until the connection fails.
+pub(super) async fn run(context: &Context, connection: &quinn::Connection, link: &Link) -> Ended {
+    let mut streams = Vec::with_capacity(BRIDGE_STREAMS);
+    for _ in 0..BRIDGE_STREAMS {
+        match connection.open_uni().await {
+            Ok(stream) => streams.push(stream),
+            Err(error) => return super::closed(&error),
+        }
+    }
+    let mut writer = LaneWriter::default();
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        // Shaped lanes say when they may go on; until then nothing wakes this task but the clock.
+        let ready = link.inbox().with(|lanes| lanes.sched_mut().ready_at(context.clock.now()));
+        let pause = ready.map(|at| context.clock.instant(at));
+        let writes = tokio::select! {
+            writes = next(context, link, &mut writer) => writes,
+            () = async { tokio::time::sleep_until(pause.unwrap_or_else(tokio::time::Instant::now)).await },
+                if pause.is_some() => continue,
+            _ = sweep.tick() => link.inbox().with(|lanes| writer.sweep(lanes, &context.shared, context.clock.now())),
+        };
+        for mut write in writes {
+            let Some(stream) = streams.get_mut(write.stream) else { continue };
+            if let Err(error) = stream.write_all_chunks(&mut write.parts).await {
+                return Ended::new(Failure::Closed, error);
+            }
+        }
+    }
+}
+
+/// The next writes, as soon as there are any.
+async fn next(context: &Context, link: &Link, writer: &mut LaneWriter) -> Vec<StreamWrite> {
+    poll_fn(|cx| {
+        let drained = link.inbox().poll_drain(cx, |lanes| {
+            let writes = writer.fill(link, lanes, &context.shared, context.clock.now(), FILL_BYTES);
+            (!writes.is_empty()).then_some(writes)
+        });
+        match drained {
+            Poll::Ready(Some(writes)) => Poll::Ready(writes),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

@@ -1,0 +1,131 @@
+//! What all tasks of one node share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use glocal_core::count::Counter;
+use glocal_core::edge::EdgeKey;
+use glocal_engine::driver::{Command, Outcome};
+use glocal_engine::shared::Shared;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::edge_status::EdgeStatuses;
+use crate::trust::Trust;
+
+/// Handles of one running node. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The trust epoch.
+    pub trust: Arc<Trust>,
+    /// What machines share.
+    pub shared: Arc<Shared>,
+    /// The clock.
+    pub clock: Clock,
+    /// The control half.
+    pub control: ControlHandle,
+    /// How the edges are.
+    pub edges: Arc<EdgeStatuses>,
+    /// Counters of the node itself.
+    pub counters: Arc<NodeCounters>,
+    /// Cancelled when the node begins to leave: no new sessions.
+    pub lame_duck: CancellationToken,
+    /// Cancelled when everything must end.
+    pub stop: CancellationToken,
+    /// Sessions and bridges.
+    pub tasks: TaskTracker,
+}
+
+/// Counters of the node that belong to no tenant.
+#[derive(Debug, Default)]
+pub struct NodeCounters {
+    /// Sessions accepted.
+    pub sessions_opened: Counter,
+    /// Sessions now.
+    pub sessions: Gauge,
+    /// Handshakes that failed or took too long.
+    pub handshakes_failed: Counter,
+    /// Connections turned away because a limit was reached.
+    pub connections_refused: Counter,
+    /// Sessions closed for breaking the protocol.
+    pub protocol_errors: Counter,
+    /// Bridges closed for breaking the protocol or the edge's set.
+    pub bridge_faults: Counter,
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicUsize);
+
+impl Gauge {
+    /// Adds one and returns the value after.
+    pub fn add(&self) -> usize {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Takes one away.
+    pub fn subtract(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn value(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One request to the control half.
+#[derive(Debug)]
+pub enum Request {
+    /// Apply commands; answered once they took effect.
+    Apply(Vec<Command>, Option<oneshot::Sender<Vec<Outcome>>>),
+    /// Tell what it holds.
+    Inspect(oneshot::Sender<Inspection>),
+}
+
+/// What the control half holds.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    /// Subscriptions of sessions here.
+    pub subscriptions: usize,
+    /// Filters told by other brokers, by tenant.
+    pub remote_filters: Vec<(String, usize)>,
+}
+
+/// The way to the control half.
+#[derive(Clone, Debug)]
+pub struct ControlHandle(pub mpsc::Sender<Request>);
+
+impl ControlHandle {
+    /// Applies commands and waits until they took effect. Empty once the node is ending.
+    pub async fn apply(&self, commands: Vec<Command>) -> Vec<Outcome> {
+        let (done, outcomes) = oneshot::channel();
+        if self.0.send(Request::Apply(commands, Some(done))).await.is_err() {
+            return Vec::new();
+        }
+        outcomes.await.unwrap_or_default()
+    }
+
+    /// What the control half holds.
+    pub async fn inspect(&self) -> Inspection {
+        let (done, inspection) = oneshot::channel();
+        if self.0.send(Request::Inspect(done)).await.is_err() {
+            return Inspection::default();
+        }
+        inspection.await.unwrap_or_default()
+    }
+}
+
+impl Context {
+    /// The edge with this key, in the configuration.
+    #[must_use]
+    pub fn edge_name(&self, edge: EdgeKey) -> String {
+        self.shared.link(edge).map_or_else(String::new, |link| link.edge().name().to_string())
+    }
+}

@@ -1,0 +1,74 @@
+//! The task that owns the control half.
+
+use glocal_core::limits::CONTROL_QUEUE_MAX;
+use glocal_engine::driver::{Command, Driver};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::context::{Inspection, Request};
+
+/// Requests applied before the tables are published once.
+const BATCH_REQUESTS: usize = 256;
+/// How soon records that found no room are tried again, in milliseconds.
+const PUMP_MS: u64 = 20;
+/// How long edges have to come up before "nobody wants it" is believed without them, in milliseconds.
+const SETTLE_MS: u64 = 1_500;
+/// How often expired reply routes are forgotten, in milliseconds.
+const SWEEP_MS: u64 = 1_000;
+
+/// The queue to the control half.
+#[must_use]
+pub(crate) fn queue() -> (mpsc::Sender<Request>, mpsc::Receiver<Request>) {
+    mpsc::channel(CONTROL_QUEUE_MAX)
+}
+
+/// Runs the control half until `stop`.
+pub(crate) async fn run(mut driver: Driver, mut requests: mpsc::Receiver<Request>, clock: Clock, stop: CancellationToken) {
+    let mut batch = Vec::with_capacity(BATCH_REQUESTS);
+    let mut answers = Vec::new();
+    let mut waiting = false;
+    let mut sweep = tokio::time::interval(std::time::Duration::from_millis(SWEEP_MS));
+    let settle = tokio::time::sleep(std::time::Duration::from_millis(SETTLE_MS));
+    tokio::pin!(settle);
+    let mut settled = false;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            count = requests.recv_many(&mut batch, BATCH_REQUESTS) => {
+                if count == 0 {
+                    return;
+                }
+            }
+            () = tokio::time::sleep(std::time::Duration::from_millis(PUMP_MS)), if waiting => {}
+            () = &mut settle, if !settled => {
+                settled = true;
+                driver.apply(Command::Settle);
+            }
+            _ = sweep.tick() => driver.sweep(clock.now()),
+        }
+        for request in batch.drain(..) {
+            match request {
+                Request::Apply(commands, done) => {
+                    let outcomes = commands.into_iter().map(|command| driver.apply(command)).collect();
+                    answers.extend(done.map(|done| (done, outcomes)));
+                }
+                Request::Inspect(done) => {
+                    // A caller that has gone away needs no answer.
+                    let _ = done.send(inspect(&driver));
+                }
+            }
+        }
+        driver.commit(clock.now());
+        waiting = driver.is_waiting();
+        for (done, outcomes) in answers.drain(..) {
+            let _: Result<_, Vec<_>> = done.send(outcomes);
+        }
+    }
+}
+
+fn inspect(driver: &Driver) -> Inspection {
+    let control = driver.control();
+    let filters = driver.tenants().iter().map(|t| (t.id().to_string(), control.remote_filters(t.key())));
+    Inspection { subscriptions: control.subscriptions(), remote_filters: filters.filter(|(_, n)| *n > 0).collect() }
+}

@@ -1,0 +1,201 @@
+//! How each edge is, for logs, `status` and metrics: the truth of the last attempt, in words a script can test.
+
+use std::sync::Arc;
+
+use glocal_core::count::Counter;
+use glocal_core::edge::{Edge, EdgeKey};
+use glocal_core::time::Time;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+/// Why there is no bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    /// Nothing answers at any address.
+    NobodyThere,
+    /// The peer's certificate is not of this fabric, or ours not of the peer's.
+    WrongCa,
+    /// A certificate has expired or is not valid yet.
+    Expired,
+    /// The peer is another node than configured.
+    WrongName,
+    /// The certificates were refused for another reason.
+    Refused,
+    /// The hellos do not fit.
+    Handshake,
+    /// The peer fell silent.
+    Silent,
+    /// The peer broke the protocol, or sent what the edge does not allow.
+    Fault,
+    /// The peer closed the bridge.
+    Closed,
+}
+
+impl Failure {
+    /// Every failure.
+    pub const ALL: [Self; 9] = [
+        Self::NobodyThere,
+        Self::WrongCa,
+        Self::Expired,
+        Self::WrongName,
+        Self::Refused,
+        Self::Handshake,
+        Self::Silent,
+        Self::Fault,
+        Self::Closed,
+    ];
+
+    /// The stable code: log field, metric label, `status` field.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::NobodyThere => "nobody-there",
+            Self::WrongCa => "wrong-ca",
+            Self::Expired => "expired",
+            Self::WrongName => "wrong-name",
+            Self::Refused => "refused",
+            Self::Handshake => "handshake",
+            Self::Silent => "silent",
+            Self::Fault => "fault",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// The state of one edge.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Why it is not up; `None` while up or before the first attempt.
+    pub failure: Option<Failure>,
+    /// The failure in words.
+    pub detail: String,
+    /// When it came up or went down.
+    pub since: Time,
+    /// Whether this side dialled the bridge that is up.
+    pub dialled: bool,
+    /// The peer's address.
+    pub remote: String,
+    /// Smoothed round-trip time, in microseconds.
+    pub rtt_micros: u64,
+    /// Tenants configured here that the bundle allows.
+    pub allowed: usize,
+}
+
+/// The bridge that holds an edge now.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The peer's life and the number of its dial.
+    pub age: (u64, u64),
+    /// Whether this side dialled.
+    pub dialled: bool,
+    /// Ends the bridge.
+    pub cancel: CancellationToken,
+    /// When it took the edge.
+    pub since: Time,
+    /// Tells bridges of one edge apart.
+    pub number: u64,
+}
+
+/// One edge's state and counters.
+#[derive(Debug)]
+pub struct EdgeStatus {
+    edge: Arc<Edge>,
+    state: Mutex<State>,
+    /// The bridge that holds the edge.
+    pub holder: Mutex<Option<Holder>>,
+    /// Held while a bridge of this edge is up, so that the next one waits until it has gone.
+    pub turn: tokio::sync::Mutex<()>,
+    /// Attempts to dial.
+    pub dials: Counter,
+    /// Bridges that came up.
+    pub ups: Counter,
+    failures: [Counter; Failure::ALL.len()],
+    numbers: Counter,
+}
+
+impl EdgeStatus {
+    /// The edge.
+    #[must_use]
+    pub const fn edge(&self) -> &Arc<Edge> {
+        &self.edge
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state.lock().clone()
+    }
+
+    /// Notes that a bridge is up.
+    pub fn up(&self, state: State) {
+        self.ups.add(1);
+        *self.state.lock() = state;
+    }
+
+    /// Notes a round-trip time.
+    pub fn rtt(&self, micros: u64) {
+        self.state.lock().rtt_micros = micros;
+    }
+
+    /// Notes a failure; `true` when it differs from the last one, and so deserves a log line.
+    pub fn down(&self, failure: Failure, detail: &str, now: Time) -> bool {
+        if let Some(counter) = self.failures.get(failure as usize) {
+            counter.add(1);
+        }
+        let mut state = self.state.lock();
+        let news = state.failure != Some(failure);
+        *state = State {
+            failure: Some(failure),
+            detail: detail.to_owned(),
+            since: if news { now } else { state.since },
+            allowed: state.allowed,
+            ..State::default()
+        };
+        news
+    }
+
+    /// How often it failed for `failure`.
+    #[must_use]
+    pub fn failures(&self, failure: Failure) -> u64 {
+        self.failures.get(failure as usize).map_or(0, Counter::value)
+    }
+
+    /// A number no other bridge of this edge has.
+    pub fn next_number(&self) -> u64 {
+        self.numbers.add(1);
+        self.numbers.value()
+    }
+}
+
+/// All edges of the node.
+#[derive(Debug)]
+pub struct EdgeStatuses(Vec<EdgeStatus>);
+
+impl EdgeStatuses {
+    /// The edges in the order of their keys, none of which has been tried.
+    #[must_use]
+    pub fn new(edges: impl IntoIterator<Item = Arc<Edge>>) -> Self {
+        let status = |edge| EdgeStatus {
+            edge,
+            state: Mutex::default(),
+            holder: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            dials: Counter::default(),
+            ups: Counter::default(),
+            failures: std::array::from_fn(|_| Counter::default()),
+            numbers: Counter::default(),
+        };
+        Self(edges.into_iter().map(status).collect())
+    }
+
+    /// One edge.
+    #[must_use]
+    pub fn get(&self, edge: EdgeKey) -> Option<&EdgeStatus> {
+        self.0.get(usize::try_from(edge.0).ok()?)
+    }
+
+    /// Every edge.
+    pub fn iter(&self) -> impl Iterator<Item = &EdgeStatus> {
+        self.0.iter()
+    }
+}

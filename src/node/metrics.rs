@@ -1,0 +1,158 @@
+//! Metrics in the OpenMetrics text format, rendered from the counters when they are asked for: nothing is looked up per
+//! message. Tenant labels are shown on the operators' listener only.
+
+use std::fmt;
+
+use glocal_core::count::{ClassCounters, Counter, Drop as DropReason};
+use glocal_core::deny::{Access, Deny};
+use glocal_core::name::Class;
+use glocal_core::tenant::Tenant;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::context::Context;
+use crate::edge_status::{EdgeStatus, Failure};
+
+/// Renders all metrics of the node.
+///
+/// # Errors
+/// The formatter's, which a string never has.
+pub(crate) fn render(context: &Context) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("glocal");
+    registry.register_collector(Box::new(NodeCollector(context.clone())));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+#[derive(Debug)]
+struct NodeCollector(Context);
+
+type Labels = Vec<(&'static str, String)>;
+type Samples = Vec<(Labels, u64)>;
+
+fn counters(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, samples: Samples) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in samples {
+        metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+    }
+    Ok(())
+}
+
+fn gauges(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, samples: Samples) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in samples {
+        metric.encode_family(&labels)?.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+    }
+    Ok(())
+}
+
+fn one(value: u64) -> Samples {
+    vec![(Vec::new(), value)]
+}
+
+impl Collector for NodeCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.node(&mut encoder)?;
+        self.edges(&mut encoder)?;
+        self.tenants(&mut encoder)
+    }
+}
+
+impl NodeCollector {
+    fn node(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (context, node) = (&self.0, &self.0.counters);
+        gauges(e, "sessions", "Sessions now", one(node.sessions.value() as u64))?;
+        counters(e, "sessions_opened", "Sessions accepted", one(node.sessions_opened.value()))?;
+        counters(e, "handshakes_failed", "Handshakes failed or late", one(node.handshakes_failed.value()))?;
+        counters(e, "connections_refused", "Turned away at a limit", one(node.connections_refused.value()))?;
+        counters(e, "protocol_errors", "Sessions closed for protocol errors", one(node.protocol_errors.value()))?;
+        counters(e, "bridge_faults", "Bridges closed for faults", one(node.bridge_faults.value()))?;
+        let head = context.trust.bundle().head();
+        gauges(e, "bundle_version", "Version of the bundle in force", one(head.version))?;
+        let expires = u64::try_from(head.expires.0).unwrap_or(0);
+        gauges(e, "bundle_expires_seconds", "When the bundle expires, seconds since 1970", one(expires))?;
+        let refusals = context.trust.refusals();
+        let refused = Deny::ALL.iter().map(|r| (vec![("reason", r.code().to_owned())], refusals.count(*r)));
+        counters(e, "handshakes_refused", "Certificates refused by reason", happened(refused))
+    }
+
+    fn edges(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let context = &self.0;
+        let each = |value: &dyn Fn(&EdgeStatus) -> u64| -> Samples {
+            let label = |s: &EdgeStatus| vec![("edge", s.edge().name().to_string())];
+            context.edges.iter().map(|s| (label(s), value(s))).collect()
+        };
+        gauges(e, "edge_up", "Whether a bridge is up", each(&|s| u64::from(s.edge().is_up())))?;
+        gauges(e, "edge_tenants", "Tenants the edge carries now", each(&|s| s.edge().effective().len() as u64))?;
+        gauges(e, "edge_rtt_microseconds", "Smoothed round-trip time", each(&|s| s.state().rtt_micros))?;
+        counters(e, "edge_refused", "Sent by the peer although not allowed", each(&|s| s.edge().refused.value()))?;
+        counters(e, "edge_dials", "Attempts to dial", each(&|s| s.dials.value()))?;
+        counters(e, "edge_ups", "Bridges that came up", each(&|s| s.ups.value()))?;
+        let failures = context.edges.iter().flat_map(|status| {
+            Failure::ALL.iter().map(|failure| {
+                let labels = vec![("edge", status.edge().name().to_string()), ("state", failure.code().to_owned())];
+                (labels, status.failures(*failure))
+            })
+        });
+        counters(e, "edge_failures", "Bridges that ended or did not come up", happened(failures))?;
+        let queued = context.shared.links.iter().map(|link| {
+            let labels = vec![("edge", link.edge().name().to_string())];
+            (labels, link.inbox().with(|lanes| lanes.sched().backlog_bytes()) as u64)
+        });
+        gauges(e, "edge_queued_bytes", "Bytes waiting for an edge", queued.collect())
+    }
+
+    fn tenants(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Read = fn(&ClassCounters) -> &Counter;
+        let families: [(&str, &str, Read); 6] = [
+            ("published", "Messages accepted from clients", |c| &c.published),
+            ("published_bytes", "Payload bytes accepted from clients", |c| &c.published_bytes),
+            ("delivered", "Copies put into session lanes", |c| &c.delivered),
+            ("relayed_out", "Copies sent to other brokers", |c| &c.relayed_out),
+            ("relayed_in", "Copies received from other brokers", |c| &c.relayed_in),
+            ("unmatched", "Messages nobody in the mesh wanted", |c| &c.unmatched),
+        ];
+        let tenants: Vec<_> = self.0.shared.policy.tenants().iter().collect();
+        for (name, help, read) in families {
+            let samples = tenants.iter().flat_map(|t| {
+                Class::ALL.map(|class| (class_labels(t, class), read(t.counters().class(class)).value()))
+            });
+            counters(e, name, help, happened(samples))?;
+        }
+        let dropped = tenants.iter().flat_map(|t| {
+            Class::ALL.into_iter().flat_map(move |class| {
+                DropReason::ALL.iter().map(move |reason| {
+                    let mut labels = class_labels(t, class);
+                    labels.push(("reason", reason.code().to_owned()));
+                    (labels, t.counters().class(class).drops(*reason))
+                })
+            })
+        });
+        counters(e, "dropped", "Accepted messages that went no further", happened(dropped))?;
+        let denied = tenants.iter().flat_map(|t| {
+            [Access::Read, Access::Write].into_iter().flat_map(move |access| {
+                Deny::ALL.iter().map(move |reason| {
+                    let labels = vec![
+                        ("tenant", t.id().to_string()),
+                        ("access", access.as_str().to_lowercase()),
+                        ("reason", reason.code().to_owned()),
+                    ];
+                    (labels, t.counters().denials(access, *reason))
+                })
+            })
+        });
+        counters(e, "denied", "Operations refused by policy", happened(denied))
+    }
+}
+
+fn class_labels(tenant: &Tenant, class: Class) -> Labels {
+    vec![("tenant", tenant.id().to_string()), ("class", class.as_str().to_owned())]
+}
+
+/// Leaves out what never happened: most reasons never do, and a hundred thousand tenants are idle.
+fn happened(samples: impl Iterator<Item = (Labels, u64)>) -> Samples {
+    samples.filter(|(_, value)| *value > 0).collect()
+}

@@ -1,0 +1,161 @@
+//! One running node: its ports, its tasks, and how it leaves.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use glocal_core::limits::UDP_BUFFER_BYTES;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin;
+use crate::bridge;
+use crate::context::{Context, ControlHandle, NodeCounters};
+use crate::control_task;
+use crate::edge_status::EdgeStatuses;
+use crate::listener::{self, Admission};
+use crate::ops;
+use crate::start::{Listening, Prepared, StartError};
+use crate::state::write_atomically;
+use crate::trust::tls;
+
+/// How long tasks may take to end after everything was told to stop.
+const STOP: Duration = Duration::from_secs(2);
+
+/// A node that listens.
+#[derive(Debug)]
+pub struct Node {
+    context: Context,
+    listening: Listening,
+}
+
+impl Node {
+    /// Opens the ports and starts the tasks of a prepared node. Call it on the runtime the node is to live on.
+    ///
+    /// # Errors
+    /// The port or file that cannot be had.
+    pub async fn start(prepared: Prepared) -> Result<Self, StartError> {
+        let Prepared { config, trust, shared, driver, clock } = prepared;
+        let tcp = TcpListener::bind(config.native_tcp).await.map_err(listen("broker_port", config.native_tcp))?;
+        let ops_listener = match config.ops_listen {
+            Some(address) => Some(TcpListener::bind(address).await.map_err(listen("ops_listen", address))?),
+            None => None,
+        };
+        let quic = endpoint(config.native_quic, tls::native_quic_server_config(&trust)?)
+            .map_err(listen("quic_port", config.native_quic))?;
+        let bridges = endpoint(config.bridge, tls::bridge_server_config(&trust)?)
+            .map_err(listen("bridge_port", config.bridge))?;
+        let (socket, socket_path) = admin::bind(&config.state_dir).map_err(|(path, source)| StartError::Listen {
+            key: "state_dir",
+            address: path.display().to_string(),
+            source,
+        })?;
+        let (requests, queue) = control_task::queue();
+        let context = Context {
+            edges: Arc::new(EdgeStatuses::new(shared.links.iter().map(|l| Arc::clone(l.edge())))),
+            config,
+            trust,
+            shared,
+            clock,
+            control: ControlHandle(requests),
+            counters: Arc::new(NodeCounters::default()),
+            lame_duck: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        let local = |result: std::io::Result<SocketAddr>, fallback| result.unwrap_or(fallback);
+        let listening = Listening {
+            node: context.shared.node.to_string(),
+            pid: std::process::id(),
+            native_tcp: local(tcp.local_addr(), context.config.native_tcp),
+            native_quic: local(quic.local_addr(), context.config.native_quic),
+            bridge: local(bridges.local_addr(), context.config.bridge),
+            ops: ops_listener.as_ref().and_then(|l| l.local_addr().ok()),
+            socket: socket_path,
+        };
+        // The control half outlives all others: what they close on their way out passes through it.
+        tokio::spawn(control_task::run(driver, queue, clock, CancellationToken::new()));
+        let admission = Admission::default();
+        let tls = tls::native_tcp_server_config(&context.trust)?;
+        context.tasks.spawn(listener::serve_tcp(context.clone(), tcp, tls, admission.clone()));
+        context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
+        context.tasks.spawn(bridge::serve(context.clone(), bridges.clone()));
+        for (edge, link) in context.config.edges.iter().zip(&context.shared.links) {
+            if !edge.addresses.is_empty() {
+                let dial =
+                    bridge::keep_dialled(context.clone(), bridges.clone(), link.edge().key(), edge.addresses.clone());
+                context.tasks.spawn(dial);
+            }
+        }
+        context.tasks.spawn(admin::serve(context.clone(), socket));
+        if let Some(listener) = ops_listener {
+            context.tasks.spawn(ops::serve(context.clone(), listener));
+        }
+        announce(&context, &listening)?;
+        Ok(Self { context, listening })
+    }
+
+    /// What the node listens on.
+    #[must_use]
+    pub const fn listening(&self) -> &Listening {
+        &self.listening
+    }
+
+    /// The node's handles, for tests and embedders.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Leaves: takes no new sessions, tells clients, waits for the grace or until they have gone, then ends everything.
+    pub async fn leave(self) {
+        let grace = Duration::from_millis(self.context.config.lame_duck_ms);
+        tracing::info!(grace_ms = self.context.config.lame_duck_ms, "leaving: no new sessions");
+        self.context.lame_duck.cancel();
+        let until = tokio::time::Instant::now() + grace + Duration::from_millis(200);
+        while self.context.counters.sessions.value() > 0 && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.context.stop.cancel();
+        self.context.tasks.close();
+        if tokio::time::timeout(STOP, self.context.tasks.wait()).await.is_err() {
+            tracing::warn!("some connections did not end in time");
+        }
+        // Whoever starts next makes its own.
+        let _ = std::fs::remove_file(&self.listening.socket);
+        if let Some(file) = &self.context.config.ready_file {
+            let _ = std::fs::remove_file(file);
+        }
+        tracing::info!("stopped");
+    }
+}
+
+fn listen(key: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) -> StartError {
+    move |source| StartError::Listen { key, address: address.to_string(), source }
+}
+
+/// A QUIC endpoint with socket buffers that do not drop what a burst brings.
+fn endpoint(address: SocketAddr, server: quinn::ServerConfig) -> std::io::Result<quinn::Endpoint> {
+    let socket = std::net::UdpSocket::bind(address)?;
+    let buffers = socket2::SockRef::from(&socket);
+    // The system may give less; quinn works with that too, only worse under bursts.
+    let _ = buffers.set_recv_buffer_size(UDP_BUFFER_BYTES);
+    let _ = buffers.set_send_buffer_size(UDP_BUFFER_BYTES);
+    let runtime = quinn::default_runtime().ok_or_else(|| std::io::Error::other("no async runtime"))?;
+    quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(server), socket, runtime)
+}
+
+/// Says where the node listens, in the log and in the ready file.
+fn announce(context: &Context, listening: &Listening) -> Result<(), StartError> {
+    let ops = listening.ops.map_or_else(|| "off".to_owned(), |a| a.to_string());
+    tracing::info!(
+        node = %listening.node, tcp = %listening.native_tcp, quic = %listening.native_quic,
+        bridge = %listening.bridge, %ops, incarnation = context.shared.incarnation,
+        "ready: {} ({}) of fabric {}", listening.node, context.config.role.as_str(), context.shared.fabric
+    );
+    let Some(file) = &context.config.ready_file else { return Ok(()) };
+    let failed = |source| StartError::ReadyFile { file: file.clone(), source };
+    let json = serde_json::to_vec_pretty(listening).map_err(|error| failed(std::io::Error::other(error)))?;
+    write_atomically(file, &json).map_err(failed)
+}

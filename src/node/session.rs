@@ -1,0 +1,266 @@
+//! Sessions: moving bytes between one client's stream and its machine.
+//!
+//! One task per session reads and writes, so that a client that does not read slows nobody but itself. Reading goes on
+//! while writing waits; what others send meanwhile waits in the session's bounded lanes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use glocal_core::deny::Deny;
+use glocal_core::identity::Principal;
+use glocal_core::limits::{HANDSHAKE_MS_MAX, SESSION_PING_MS, SESSION_PINGS_MAX};
+use glocal_core::port::SessionPort;
+use glocal_core::sched::Drops;
+use glocal_core::time::Time;
+use glocal_engine::driver::Command;
+use glocal_engine::session::{Effects, NativeSession, SessionEnd, take_replies};
+use glocal_wire::control::{Control, Ping};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::context::Context;
+use crate::trust::PeerChain;
+
+mod pump;
+
+use pump::{Event, Pump};
+
+/// Why a session ended, for the log.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("closed by the client")]
+    Closed,
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{0}")]
+    Protocol(#[from] SessionEnd),
+    #[error("no hello within {HANDSHAKE_MS_MAX} ms")]
+    NoHello,
+    #[error("silent for too long")]
+    Silent,
+    #[error("the client does not read its answers")]
+    NotReading,
+    #[error("{}", .0.template())]
+    Ours(Deny),
+}
+
+/// Runs one session on a stream whose principal is known, until either side ends it.
+pub(crate) async fn run<S>(context: Context, stream: S, principal: Principal, chain: Arc<PeerChain>, remote: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let principal = Arc::new(principal);
+    let random = rand_u64();
+    let machine = NativeSession::new(Arc::clone(&context.shared), Arc::clone(&principal), random, context.clock.now());
+    let id = machine.id();
+    context.counters.sessions_opened.add(1);
+    context.counters.sessions.add();
+    tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), role = %principal.role(),
+        "mTLS identity bound from certificate: {principal}");
+    let mut session = Session {
+        pump: Pump::new(stream),
+        machine,
+        effects: Effects::default(),
+        buffer: BytesMut::new(),
+        heard: context.clock.now(),
+        pings: 0,
+        leaving: None,
+        chain,
+        context: context.clone(),
+    };
+    let end = session.serve().await;
+    session.close(&end).await;
+    context.counters.sessions.subtract();
+    tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), "session ended: {end}");
+}
+
+struct Session<S> {
+    pump: Pump<S>,
+    machine: NativeSession,
+    effects: Effects,
+    buffer: BytesMut,
+    heard: Time,
+    pings: u32,
+    /// When the session must be over, once the node leaves.
+    leaving: Option<Time>,
+    chain: Arc<PeerChain>,
+    context: Context,
+}
+
+impl<S> Session<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    async fn serve(&mut self) -> End {
+        let started = self.context.clock.now();
+        let mut next_look = started.plus_millis(SESSION_PING_MS.min(HANDSHAKE_MS_MAX));
+        loop {
+            let port = self.machine.port().map(Arc::clone);
+            let wake = self.context.clock.instant(self.leaving.unwrap_or(next_look).min(next_look));
+            let event = tokio::select! {
+                event = self.pump.next(port.as_deref(), &mut self.buffer, self.context.clock) => event,
+                () = tokio::time::sleep_until(wake) => Ok(Event::Timer),
+                () = self.context.stop.cancelled() => return End::Ours(Deny::ShuttingDown),
+                () = self.context.lame_duck.cancelled(), if self.leaving.is_none() => Ok(Event::LameDuck),
+            };
+            let now = self.context.clock.now();
+            match event {
+                Ok(Event::Read) => {
+                    self.heard = now;
+                    self.pings = 0;
+                    if let Err(end) = self.on_read(now).await {
+                        return end;
+                    }
+                }
+                Ok(Event::Closed) => return End::Closed,
+                Ok(Event::LameDuck) => self.leave(now),
+                Ok(Event::Timer) => {
+                    if let Err(end) = self.look(started, now) {
+                        return end;
+                    }
+                    next_look = self.next_look(now);
+                }
+                Err(error) => return End::Io(error),
+            }
+            if let Some(port) = &port {
+                count_drops(&self.context, port, self.pump.drops());
+                if port.inbox().with(|lanes| lanes.has_overflowed()) {
+                    return End::NotReading;
+                }
+            }
+        }
+    }
+
+    async fn on_read(&mut self, now: Time) -> Result<(), End> {
+        loop {
+            let used = self.machine.on_bytes(&self.buffer, now, &mut self.effects);
+            let waits = !self.effects.commands.is_empty();
+            self.carry_out(now).await;
+            self.buffer.advance(*used.as_ref().unwrap_or(&0));
+            used?;
+            if !waits || self.buffer.is_empty() {
+                break;
+            }
+        }
+        if self.buffer.is_empty() && self.buffer.capacity() > pump::READ_BYTES {
+            // One large message does not cost its memory for ever.
+            self.buffer = BytesMut::new();
+        }
+        Ok(())
+    }
+
+    /// Flushes what a read brought about, in the order: messages, replies, commands.
+    async fn carry_out(&mut self, now: Time) {
+        self.effects.batch.flush(&self.context.shared, now);
+        for line in self.effects.denials.drain(..) {
+            tracing::warn!("{line}");
+        }
+        for line in self.effects.allowances.drain(..) {
+            tracing::info!("{line}");
+        }
+        if let Some(replies) = take_replies(&mut self.effects) {
+            self.reply(replies);
+        }
+        if !self.effects.commands.is_empty() {
+            let commands = std::mem::take(&mut self.effects.commands);
+            self.context.control.apply(commands).await;
+        }
+    }
+
+    fn reply(&mut self, frame: Bytes) {
+        match self.machine.port() {
+            // An overflow is seen by the loop.
+            Some(port) => drop(port.inbox().push_batch(|lanes| lanes.push_control(frame))),
+            None => self.pump.write(frame),
+        }
+    }
+
+    fn leave(&mut self, now: Time) {
+        self.leaving = Some(now.plus_millis(self.context.config.lame_duck_ms));
+        let grace = u32::try_from(self.context.config.lame_duck_ms).unwrap_or(u32::MAX);
+        let mut frame = BytesMut::new();
+        NativeSession::goodbye(Deny::ShuttingDown, grace, &mut frame);
+        self.reply(frame.freeze());
+    }
+
+    /// What is due without the client doing anything: the hello's deadline, probes, the certificate's end, our leaving.
+    fn look(&mut self, started: Time, now: Time) -> Result<(), End> {
+        if self.leaving.is_some_and(|at| now >= at) {
+            return Err(End::Ours(Deny::ShuttingDown));
+        }
+        if self.machine.port().is_none() {
+            return if now >= started.plus_millis(HANDSHAKE_MS_MAX) { Err(End::NoHello) } else { Ok(()) };
+        }
+        let kept = self.context.trust.retain_client(self.chain.certificates(), crate::trust::unix_now());
+        match kept {
+            Ok(principal) if principal == **self.machine.principal() => {}
+            Ok(_) => return Err(End::Ours(Deny::CertRevoked)),
+            Err(reason) => return Err(End::Ours(reason)),
+        }
+        if now >= self.heard.plus_millis(SESSION_PING_MS) {
+            if self.pings >= SESSION_PINGS_MAX {
+                return Err(End::Silent);
+            }
+            self.pings += 1;
+            let mut frame = BytesMut::new();
+            if Control::from(Ping { token: u64::from(self.pings) }).encode_into(&mut frame).is_ok() {
+                self.reply(frame.freeze());
+            }
+        }
+        Ok(())
+    }
+
+    fn next_look(&self, now: Time) -> Time {
+        let probe = now.plus_millis(SESSION_PING_MS);
+        let Some(not_after) = self.machine.principal().not_after() else { return probe };
+        let left = not_after.0.saturating_sub(crate::trust::unix_now().0).max(0).unsigned_abs();
+        probe.min(now.plus_millis(left.saturating_mul(1000).saturating_add(1000)))
+    }
+
+    async fn close(&mut self, end: &End) {
+        let mut last = BytesMut::new();
+        match end {
+            End::Protocol(end) => {
+                self.context.counters.protocol_errors.add(1);
+                NativeSession::farewell(end, &mut last);
+            }
+            End::Ours(reason) => NativeSession::goodbye(*reason, 0, &mut last),
+            _ => {}
+        }
+        let port = self.machine.port().map(Arc::clone);
+        if let Some(port) = &port {
+            self.context.control.apply(vec![Command::CloseSession { session: port.id() }]).await;
+            port.inbox().close();
+        }
+        self.pump.finish(port.as_deref(), last.freeze(), self.context.clock).await;
+        if let Some(port) = &port {
+            count_drops(&self.context, port, self.pump.drops());
+            self.count_gone(port);
+        }
+    }
+
+    /// What was still queued for the client is lost with it, and counted.
+    fn count_gone(&self, port: &SessionPort) {
+        let mut drops = Drops::new();
+        port.inbox().with(|lanes| lanes.clear_classes(&mut drops));
+        count_drops(&self.context, port, &mut drops);
+    }
+}
+
+/// Counts what a session's lanes have lost, under the session's own tenant.
+fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
+    let tenant = context.shared.policy.tenants().by_id(port.principal().tenant().as_str());
+    for record in drops.drain() {
+        if let Some(tenant) = tenant {
+            tenant.counters().class(record.class).dropped(record.reason, record.frames);
+        }
+    }
+}
+
+/// 64 bits nobody can guess.
+fn rand_u64() -> u64 {
+    let mut bytes = [0; 8];
+    // Without randomness the prefix is merely guessable; reply inboxes are guarded by policy, not by secrecy.
+    let _ = aws_lc_rs::rand::fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}

@@ -1,0 +1,165 @@
+//! The byte pump of one session: reads and writes of one stream in one task, neither waiting for the other.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::{Buf, Bytes, BytesMut};
+use glocal_core::port::SessionPort;
+use glocal_core::sched::Drops;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::clock::Clock;
+
+/// Room made for one read, in bytes.
+pub(super) const READ_BYTES: usize = 64 * 1024;
+/// Bytes taken from the lanes for one write (DESIGN section 11).
+const WRITE_BYTES: usize = 64 * 1024;
+/// Parts handed to the stream in one call.
+const WRITE_PARTS: usize = 128;
+/// How long the last frames may take to be written when a session ends, in milliseconds.
+const FINISH_MS: u64 = 1_000;
+
+/// What happened.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Bytes were added to the buffer.
+    Read,
+    /// The client has closed its side.
+    Closed,
+    /// A deadline has come.
+    Timer,
+    /// The node begins to leave.
+    LameDuck,
+}
+
+/// One stream with what is to be written next.
+#[derive(Debug)]
+pub(super) struct Pump<S> {
+    stream: S,
+    out: VecDeque<Bytes>,
+    parts: Vec<Bytes>,
+    drops: Drops,
+    unflushed: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, out: VecDeque::new(), parts: Vec::new(), drops: Drops::new(), unflushed: false }
+    }
+
+    /// What the lanes have lost since the last call.
+    pub(super) const fn drops(&mut self) -> &mut Drops {
+        &mut self.drops
+    }
+
+    /// Queues a frame ahead of everything that is still in the lanes.
+    pub(super) fn write(&mut self, frame: Bytes) {
+        if !frame.is_empty() {
+            self.out.push_back(frame);
+        }
+    }
+
+    /// Writes what there is to write until something was read. Cancel-safe: nothing is lost between calls.
+    pub(super) async fn next(
+        &mut self,
+        port: Option<&SessionPort>,
+        buffer: &mut BytesMut,
+        clock: Clock,
+    ) -> io::Result<Event> {
+        poll_fn(|cx| {
+            match self.poll_write(cx, port, clock) {
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+            self.poll_read(cx, buffer)
+        })
+        .await
+    }
+
+    fn poll_read(&mut self, cx: &mut TaskContext<'_>, buffer: &mut BytesMut) -> Poll<io::Result<Event>> {
+        buffer.reserve(READ_BYTES / 4);
+        let read = std::pin::pin!(self.stream.read_buf(buffer));
+        match std::task::ready!(read.poll(cx))? {
+            0 => Poll::Ready(Ok(Event::Closed)),
+            _ => Poll::Ready(Ok(Event::Read)),
+        }
+    }
+
+    /// `Ready(Ok)` never: it writes until the stream takes no more or the lanes are empty, and both wake the task.
+    fn poll_write(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+        port: Option<&SessionPort>,
+        clock: Clock,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if self.out.is_empty() {
+                let Some(port) = port else { return self.poll_flush(cx) };
+                let (parts, drops) = (&mut self.parts, &mut self.drops);
+                let filled = port.inbox().poll_drain(cx, |lanes| {
+                    let bytes = lanes.fill(WRITE_BYTES, clock.now(), parts, drops);
+                    (bytes > 0).then_some(bytes)
+                });
+                match filled {
+                    Poll::Ready(Some(_)) => self.out.extend(self.parts.drain(..)),
+                    Poll::Ready(None) | Poll::Pending => return self.poll_flush(cx),
+                }
+            }
+            let mut slices = [IoSlice::new(&[]); WRITE_PARTS];
+            let mut used = 0;
+            for (slot, part) in slices.iter_mut().zip(&self.out) {
+                *slot = IoSlice::new(part);
+                used += 1;
+            }
+            let slices = slices.get(..used).unwrap_or_default();
+            let written = std::task::ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, slices))?;
+            if written == 0 && used > 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.unflushed = true;
+            self.consume(written);
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        if self.unflushed {
+            std::task::ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Pending
+    }
+
+    fn consume(&mut self, mut written: usize) {
+        while let Some(front) = self.out.front_mut().filter(|_| written > 0) {
+            let part = written.min(front.len());
+            front.advance(part);
+            written -= part;
+            if front.is_empty() {
+                self.out.pop_front();
+            }
+        }
+    }
+
+    /// Writes what is queued and one last frame, for a bounded time, and closes the stream.
+    pub(super) async fn finish(&mut self, port: Option<&SessionPort>, last: Bytes, clock: Clock) {
+        let write = async {
+            if let Some(port) = port {
+                port.inbox().with(|lanes| {
+                    lanes.fill(WRITE_BYTES, clock.now(), &mut self.parts, &mut self.drops);
+                });
+                self.out.extend(self.parts.drain(..));
+            }
+            self.write(last);
+            while let Some(part) = self.out.front_mut() {
+                self.stream.write_all_buf(part).await?;
+                self.out.pop_front();
+            }
+            self.stream.shutdown().await
+        };
+        // A client that does not read loses the last words, and nothing else.
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(FINISH_MS), write).await;
+    }
+}

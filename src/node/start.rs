@@ -1,0 +1,264 @@
+//! Starting a node: everything is read and checked before the first port is opened; every failure names its file or key.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use glocal_core::control::Control;
+use glocal_core::edge::{Edge, EdgeKey};
+use glocal_core::name::NodeId;
+use glocal_core::policy::Policy;
+use glocal_core::rate::TokenBucket;
+use glocal_core::sched::HdwrrConfig;
+use glocal_core::tenant::Tenants;
+use glocal_engine::driver::Driver;
+use glocal_engine::link::Link;
+use glocal_engine::shared::Shared;
+
+use crate::clock::Clock;
+use crate::config::{ClientAuth, Config, ConfigErrors, EdgeConfig, EdgeMode, HostPort, TenantSet};
+use crate::state::{self, StateError};
+use crate::trust::{self, NodeIdentity, Roots, Trust, TrustOptions, load_bundle_file, unix_now};
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration asks for what this release does not do.
+    #[error(transparent)]
+    Unsupported(#[from] ConfigErrors),
+    /// A certificate or key file.
+    #[error("{key}: {source}")]
+    Credential {
+        /// The configuration key.
+        key: &'static str,
+        /// What is wrong.
+        source: trust::CredentialError,
+    },
+    /// The key file cannot be read.
+    #[error("node_key: {}: cannot be read: {source}", file.display())]
+    KeyFile {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The bundle.
+    #[error("bundle: {file}: {source}")]
+    Bundle {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        source: trust::BundleFileError,
+    },
+    /// The trust epoch cannot begin.
+    #[error(transparent)]
+    Trust(#[from] trust::TrustError),
+    /// The configuration and the certificate name different nodes.
+    #[error("regionname, agentname: the configuration is of {configured}, but node_certificate is of {certified}")]
+    OtherNode {
+        /// By configuration.
+        configured: NodeId,
+        /// By certificate.
+        certified: NodeId,
+    },
+    /// An edge that the bundle does not have.
+    #[error("{}:{line}: edges: '{name}' with peer {peer} is not an edge of this node in the bundle", file.display())]
+    UnknownEdge {
+        /// The configuration file.
+        file: PathBuf,
+        /// Its line.
+        line: usize,
+        /// The edge.
+        name: String,
+        /// The peer.
+        peer: NodeId,
+    },
+    /// `global_controller_host` does not say which edge.
+    #[error("global_controller_host: this node has {0} edges in the bundle; name them in [[edges]]")]
+    AmbiguousUplink(usize),
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] trust::tls::TlsError),
+    /// A port or socket.
+    #[error("{key}: cannot listen on {address}: {source}")]
+    Listen {
+        /// The configuration key.
+        key: &'static str,
+        /// The address or path.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The ready file.
+    #[error("ready_file: {}: {source}", file.display())]
+    ReadyFile {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// A node that has read everything and opened nothing.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The configuration, with edges completed from the bundle.
+    pub config: Arc<Config>,
+    /// The trust epoch.
+    pub trust: Arc<Trust>,
+    /// What machines share.
+    pub shared: Arc<Shared>,
+    /// The control half.
+    pub driver: Driver,
+    /// The clock.
+    pub clock: Clock,
+}
+
+/// Reads and checks everything a node needs.
+///
+/// # Errors
+/// The first thing that is wrong, with its file and key.
+pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
+    config.check_supported()?;
+    let now = unix_now();
+    let credential = |key| move |source| StartError::Credential { key, source };
+    let roots = Roots::load(&config.fabric_root, now).map_err(credential("fabric_root"))?;
+    let identity = identity(&config)?;
+    let bundle = load_bundle_file(&config.bundle, &roots, config.bundle_min_version, now)
+        .map_err(|error| StartError::Bundle { file: error.file, source: error.source })?;
+    if *identity.node() != config.node {
+        return Err(StartError::OtherNode { configured: config.node, certified: identity.node().clone() });
+    }
+    let anonymous = match &config.clients {
+        ClientAuth::Required => None,
+        ClientAuth::AnonymousAs(tenant) => Some(tenant.clone()),
+    };
+    if let Some(tenant) = &anonymous {
+        tracing::warn!(%tenant, "clients without a certificate are let in as tenant '{tenant}' (anonymous_tenant)");
+    }
+    let options = TrustOptions { superusers: config.broker_superuser_tenants.clone(), anonymous };
+    let bundle = Arc::new(bundle);
+    let trust = Arc::new(Trust::new(roots, Arc::clone(&bundle), identity, options, now)?);
+    config.edges = edges(&config, &bundle)?;
+    state::prepare(&config.state_dir)?;
+    let incarnation = state::next_incarnation(&config.state_dir)?;
+    let clock = Clock::start();
+    let (shared, driver) = assemble(&config, &trust, incarnation, clock)?;
+    Ok(Prepared { config: Arc::new(config), trust, shared, driver, clock })
+}
+
+fn identity(config: &Config) -> Result<NodeIdentity, StartError> {
+    let file = config.node_key.path().map_or_else(|| PathBuf::from("node_key"), std::path::Path::to_path_buf);
+    let secret = config.node_key.read().map_err(|source| StartError::KeyFile { file: file.clone(), source })?;
+    let name = file.display().to_string();
+    let key = (name.as_str(), secret.reveal().as_bytes());
+    NodeIdentity::load_with_key(&config.node_certificate, key, unix_now())
+        .map_err(|source| StartError::Credential { key: "node_certificate", source })
+}
+
+/// The edges as configured, each known to the bundle; or the one edge that `global_controller_host` means.
+fn edges(config: &Config, bundle: &glocal_core::bundle::Bundle) -> Result<Vec<EdgeConfig>, StartError> {
+    let own = &config.node;
+    let peer = |edge: &glocal_core::bundle::EdgeEntry| if edge.a == *own { edge.b.clone() } else { edge.a.clone() };
+    if let (Some(uplink), true) = (&config.uplink, config.edges.is_empty()) {
+        let known: Vec<_> = bundle.edges_of(own).collect();
+        let [edge] = known.as_slice() else { return Err(StartError::AmbiguousUplink(known.len())) };
+        return Ok(vec![uplink_edge(edge.name.clone(), peer(edge), uplink.clone())]);
+    }
+    for edge in &config.edges {
+        let known = bundle.edge(&edge.name).filter(|e| (e.a == *own || e.b == *own) && peer(e) == edge.peer);
+        if known.is_none() {
+            return Err(StartError::UnknownEdge {
+                file: config.file.clone(),
+                line: edge.line,
+                name: edge.name.to_string(),
+                peer: edge.peer.clone(),
+            });
+        }
+    }
+    Ok(config.edges.iter().map(|e| EdgeConfig { addresses: config.addresses_of(e), ..e.clone() }).collect())
+}
+
+fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) -> EdgeConfig {
+    EdgeConfig {
+        name,
+        peer,
+        addresses: vec![address],
+        tenants: TenantSet::all(),
+        mode: EdgeMode::Shared,
+        rate_bits_per_second: None,
+        metric: 0,
+        line: 0,
+    }
+}
+
+/// Builds the node's machines.
+fn assemble(
+    config: &Config,
+    trust: &Trust,
+    incarnation: u64,
+    clock: Clock,
+) -> Result<(Arc<Shared>, Driver), StartError> {
+    let bundle = trust.bundle();
+    let tenants = Arc::new(Tenants::new(bundle.sections().cloned().map(Arc::new)));
+    let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));
+    let links: Vec<_> = config.edges.iter().zip(0..).map(|(e, key)| link(e, EdgeKey(key), &tenants, clock)).collect();
+    let edges = links.iter().map(|link| Arc::clone(link.edge())).collect();
+    let unknown = || trust::TrustError::OwnCertificate {
+        node: config.node.clone(),
+        reason: glocal_core::deny::Deny::UnknownNode,
+    };
+    let control = Control::new(&config.node, incarnation, bundle.head(), tenants, edges).ok_or_else(unknown)?;
+    let own = control.brokers().own().ok_or_else(unknown)?;
+    let shared = Arc::new(Shared::new(
+        config.node.clone(),
+        own,
+        incarnation,
+        bundle.head(),
+        policy,
+        Arc::clone(control.brokers()),
+        links,
+        config.broker_security_log_allow,
+    ));
+    Ok((Arc::clone(&shared), Driver::new(control, shared)))
+}
+
+fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Clock) -> Arc<Link> {
+    let handle = Arc::new(Edge::new(key, edge.name.clone(), edge.peer.clone()));
+    let link = Link::new(handle, HdwrrConfig::default());
+    link.inbox().with(|lanes| {
+        for tenant in tenants.iter().filter(|t| t.section().weight > 1) {
+            lanes.sched_mut().set_weight(tenant.key(), tenant.section().weight);
+        }
+        if let Some(bits) = edge.rate_bits_per_second {
+            let bytes = (bits / 8).max(1);
+            // A burst of a millisecond: little lies below the scheduler.
+            let burst = (bytes / 1000).max(2 * glocal_core::limits::PACKET_BYTES_DEFAULT as u64);
+            lanes.sched_mut().set_shaper(Some(TokenBucket::new(bytes, burst, clock.now())));
+            lanes.sched_mut().set_rate(bytes);
+        }
+    });
+    Arc::new(link)
+}
+
+/// What a running node listens on.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Listening {
+    /// The node.
+    pub node: String,
+    /// Its process.
+    pub pid: u32,
+    /// Clients over TLS/TCP.
+    pub native_tcp: SocketAddr,
+    /// Clients over QUIC.
+    pub native_quic: SocketAddr,
+    /// Brokers.
+    pub bridge: SocketAddr,
+    /// Operators over HTTP.
+    pub ops: Option<SocketAddr>,
+    /// Operators on this machine.
+    pub socket: PathBuf,
+}

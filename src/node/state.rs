@@ -1,0 +1,99 @@
+//! What a node keeps on disk: its incarnation, stored before it is used (DESIGN section 5).
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("state_dir: {}: cannot {action}: {source}", path.display())]
+pub struct StateError {
+    path: PathBuf,
+    action: &'static str,
+    source: std::io::Error,
+}
+
+/// Longest stored incarnation, in bytes: twenty digits and a newline.
+const INCARNATION_BYTES: u64 = 32;
+
+/// Makes the directory where it is missing, readable by its owner only.
+///
+/// # Errors
+/// [`StateError`] naming the directory.
+pub fn prepare(dir: &Path) -> Result<(), StateError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|source| StateError { path: dir.to_owned(), action: "be made", source })
+}
+
+/// The next incarnation: max(stored + 1, milliseconds since 1970), on disk before it is returned.
+///
+/// # Errors
+/// [`StateError`] naming the file; the node must not start with an incarnation it could not store.
+pub fn next_incarnation(dir: &Path) -> Result<u64, StateError> {
+    let path = dir.join("incarnation");
+    let failed = |action| {
+        let path = path.clone();
+        move |source| StateError { path, action, source }
+    };
+    let mut text = String::new();
+    match File::open(&path) {
+        Ok(file) => {
+            file.take(INCARNATION_BYTES).read_to_string(&mut text).map_err(failed("be read"))?;
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("be read")(error)),
+    }
+    let stored = match text.trim() {
+        "" => 0,
+        digits => digits.parse::<u64>().map_err(|_| {
+            failed("be read")(std::io::Error::new(std::io::ErrorKind::InvalidData, "not a number; remove it to start afresh"))
+        })?,
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let next = stored.saturating_add(1).max(u64::try_from(since.as_millis()).unwrap_or(0));
+    write_atomically(&path, format!("{next}\n").as_bytes()).map_err(failed("be written"))?;
+    Ok(next)
+}
+
+/// Replaces a file as a whole: written beside it, synced, renamed.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let beside = path.with_extension("tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        File::open(dir)?.sync_all()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn incarnations_grow_over_restarts_and_clock_steps() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = next_incarnation(dir.path()).unwrap();
+        let second = next_incarnation(dir.path()).unwrap();
+        assert!(second > first);
+        let future = u64::MAX - 10;
+        std::fs::write(dir.path().join("incarnation"), format!("{future}\n")).unwrap();
+        assert_eq!(next_incarnation(dir.path()).unwrap(), future + 1, "a clock that was set back changes nothing");
+    }
+
+    #[test]
+    fn a_broken_file_is_named_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("incarnation"), "x").unwrap();
+        let error = next_incarnation(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("incarnation") && error.contains("not a number"), "{error}");
+        assert_eq!(std::fs::read_to_string(dir.path().join("incarnation")).unwrap(), "x");
+    }
+}
