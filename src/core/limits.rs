@@ -238,3 +238,7 @@ pub const COMMAND_MERGE_MAX: usize = 1_024;
 pub const CLIENT_REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before a client dials again, in milliseconds.
 pub const CLIENT_REDIAL_MS_MAX: u64 = 5_000;
+/// Longest validity a plan may ask for, in days: two and a quarter years, the most that was ever public practice.
+pub const VALIDITY_DAYS_MAX: u32 = 825;
+/// Longest encoded target list of one data frame, in bytes: the rest of the extension block holds the fixed fields.
+pub const TARGETS_BYTES_MAX: usize = EXT_BYTES_MAX - 128;

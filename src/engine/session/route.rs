@@ -5,7 +5,7 @@ use std::sync::Arc;
 use glocal_core::data::{Member, choose};
 use glocal_core::deny::Deny;
 use glocal_core::identity::Principal;
-use glocal_core::limits::{EXT_BYTES_MAX, MATCH_CACHE_MAX, TARGETS_MAX};
+use glocal_core::limits::{MATCH_CACHE_MAX, TARGETS_BYTES_MAX, TARGETS_MAX};
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::policy::{Permit, Rule, Scope, Write};
 use glocal_core::port::{SessionPort, Sub};
@@ -226,9 +226,6 @@ pub(crate) fn relay_to(
     }
     reached
 }
-
-/// Bytes of extensions left for targets beside the other extensions of a relayed frame.
-const TARGETS_BYTES_MAX: usize = EXT_BYTES_MAX - 128;
 
 /// How many of `targets` go into one frame; at least one.
 fn frame_targets(targets: &[TargetGroups<'_>]) -> usize {

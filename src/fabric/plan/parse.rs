@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use glocal_core::limits::{
     CONFIG_BYTES_MAX, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING, MAX_PAYLOAD_BYTES_DEFAULT, NODES_MAX, SERIAL_BYTES_MAX,
-    TENANT_WEIGHT_MAX, TENANTS_MAX,
+    TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
 };
 use glocal_core::name::{Label, NodeId, RawFilter, TenantId};
 use glocal_core::time::UnixTime;
@@ -20,8 +20,6 @@ use super::{
 
 /// Smallest `max_payload`, in bytes: below it ordinary messages would not fit.
 const MAX_PAYLOAD_BYTES_MIN: u32 = 1024;
-/// Longest validity of a leaf and of a bundle, in days.
-const DAYS_MAX: u32 = 825;
 
 /// Everything read, each name with its place; [`check`] makes the plan of it.
 pub(super) struct Draft {
@@ -139,8 +137,8 @@ fn read_root(root: &Reader<'_, '_>, problems: &mut Problems<'_>) -> Draft {
         max_payload_bytes: root
             .size(problems, "max_payload", MAX_PAYLOAD_BYTES_MIN..=MAX_PAYLOAD_BYTES_CEILING)
             .unwrap_or(MAX_PAYLOAD_BYTES_DEFAULT),
-        leaf_days: root.number(problems, "leaf_days", 1..=DAYS_MAX).unwrap_or(LEAF_DAYS_DEFAULT),
-        bundle_days: root.number(problems, "bundle_days", 1..=DAYS_MAX).unwrap_or(BUNDLE_DAYS_DEFAULT),
+        leaf_days: root.number(problems, "leaf_days", 1..=VALIDITY_DAYS_MAX).unwrap_or(LEAF_DAYS_DEFAULT),
+        bundle_days: root.number(problems, "bundle_days", 1..=VALIDITY_DAYS_MAX).unwrap_or(BUNDLE_DAYS_DEFAULT),
         regions: each(root, problems, "region", NODES_MAX, |t, p| label(t, p, "name", true))
             .into_iter()
             .flatten()
