@@ -11,6 +11,7 @@ use crate::bundle::Head;
 use crate::count::Drop;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
+use crate::guard::{Guard, off};
 use crate::interest::{Applied, Interest, Local, Record, Remote};
 use crate::limits::{INTEREST_FILTERS_MAX, SESSION_SUBSCRIPTIONS_MAX};
 use crate::name::{Class, Filter, Label, NodeId, QueueGroup};
@@ -457,7 +458,7 @@ impl Control {
         let mut names = Vec::new();
         let mut links = Vec::new();
         for (name, a, b) in &self.fabric_edges {
-            if !section.edges.contains(name) {
+            if !section.edges.contains(name) && !off(Guard::EdgeSender) {
                 continue;
             }
             let own = self.edges.values().find(|e| e.edge.name() == name);
