@@ -13,4 +13,6 @@
 )]
 
 mod docs;
+mod mesh_delivery;
+mod support;
 mod tidy;

@@ -1,0 +1,46 @@
+//! What the tests of running brokers share: fabrics in temporary directories, brokers in this process or as processes of
+//! their own, clients, raw peers that speak the wire format, and waiting for a condition with a deadline.
+
+pub(crate) mod bridge;
+pub(crate) mod fabric;
+pub(crate) mod node;
+pub(crate) mod peer;
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take that is expected to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until `check` gives a value; names what was waited for when it does not in time.
+pub(crate) async fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = check() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// As [`eventually`], for tests without a runtime.
+pub(crate) fn eventually_blocking<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = check() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for: {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A future that must end in time.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited {PATIENCE:?} in vain for: {what}"),
+    }
+}

@@ -1,0 +1,234 @@
+//! A broker with a genuine certificate whose bridge does what the test wants.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::{Buf, Bytes, BytesMut};
+use glocal_core::limits::CONTROL_BYTES_MAX;
+use glocal_core::name::{Class, NodeId};
+use glocal_node::config::Config;
+use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
+use glocal_wire::control::{
+    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, ProbeAck, Ready,
+};
+use glocal_wire::data::{DataHead, DataKind};
+use glocal_wire::ext::ExtBuilder;
+use glocal_wire::frame::{FrameLimits, Next, next_frame};
+use glocal_wire::slice::{OpenHeader, SliceEvent, SliceHeader, SliceKind, SliceReader};
+use tokio::io::AsyncReadExt;
+
+use super::fabric::Fabric;
+use super::peer::frame;
+use super::{PATIENCE, soon};
+
+/// Bytes of slices heard, by tenant and class.
+pub(crate) type Lanes = Arc<Mutex<BTreeMap<(String, Class), usize>>>;
+
+/// One bridge, up as far as the peer can tell.
+pub(crate) struct Hostile {
+    pub(crate) connection: quinn::Connection,
+    pub(crate) heard: Lanes,
+    stream: quinn::SendStream,
+    next_lane: u32,
+}
+
+/// How the bridge is opened.
+pub(crate) struct Opening<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) edge: &'a str,
+    /// What this side claims to allow.
+    pub(crate) tenants: &'a [&'a str],
+}
+
+impl Hostile {
+    /// Connects to the broker `peer` as `opening.node`, says hello and agrees on the allowed set.
+    pub(crate) async fn open(fabric: &Fabric, peer: &str, at: SocketAddr, opening: &Opening<'_>) -> Self {
+        let connection = connect(fabric, opening.node, peer, at).await;
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        send.write_all(&frame(bridge_hello(opening))).await.unwrap();
+        let mut buffer = BytesMut::new();
+        match next(&mut receive, &mut buffer).await {
+            Some(Control::BridgeHello(_)) => {}
+            other => panic!("{other:?} instead of a hello"),
+        }
+        let macs = macs(&connection, opening);
+        send.write_all(&frame(AllowedSet { macs, last: true })).await.unwrap();
+        send.write_all(&frame(Ready { tenants: 0 })).await.unwrap();
+        loop {
+            match next(&mut receive, &mut buffer).await {
+                Some(Control::Ready(_)) => break,
+                Some(_) => {}
+                None => panic!("the bridge was closed before it was ready"),
+            }
+        }
+        tokio::spawn(async move {
+            while let Some(control) = next(&mut receive, &mut buffer).await {
+                if let Control::Probe(probe) = control
+                    && send.write_all(&frame(ProbeAck { id: probe.id })).await.is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let heard = Lanes::default();
+        tokio::spawn(listen(connection.clone(), Arc::clone(&heard)));
+        let stream = connection.open_uni().await.unwrap();
+        Self { connection, heard, stream, next_lane: 1 }
+    }
+
+    /// Opens a lane that begins with `frames`; its number.
+    pub(crate) async fn lane(&mut self, tenant: &str, class: Class, frames: &[u8]) -> u32 {
+        let lane = self.next_lane;
+        self.next_lane += 1;
+        let open = OpenHeader { class, tenant };
+        let len = u32::try_from(open.encoded_bytes() + frames.len()).unwrap();
+        let mut out = BytesMut::new();
+        SliceHeader { lane, len, kind: SliceKind::Open }.encode_into(&mut out).unwrap();
+        open.encode_into(&mut out).unwrap();
+        out.extend_from_slice(frames);
+        let _ = self.stream.write_all(&out).await;
+        lane
+    }
+
+    /// More bytes of a lane; what the peer says to it shows elsewhere.
+    pub(crate) async fn data(&mut self, lane: u32, frames: &[u8]) {
+        for part in frames.chunks(16 * 1024) {
+            let mut out = BytesMut::new();
+            let len = u32::try_from(part.len()).unwrap();
+            SliceHeader { lane, len, kind: SliceKind::Data }.encode_into(&mut out).unwrap();
+            out.extend_from_slice(part);
+            if self.stream.write_all(&out).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) async fn raw(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes).await;
+    }
+
+    /// Waits until the peer closes the bridge; what it says.
+    pub(crate) async fn closed(&self) -> String {
+        match soon("the bridge to be closed", self.connection.closed()).await {
+            quinn::ConnectionError::ApplicationClosed(close) => String::from_utf8_lossy(&close.reason).into_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// A connection to a bridge port with a broker's own certificate.
+pub(crate) async fn connect(fabric: &Fabric, node: &str, peer: &str, at: SocketAddr) -> quinn::Connection {
+    let loaded = Config::load(&fabric.config(node), &[], []).unwrap_or_else(|error| panic!("{error}"));
+    let prepared = glocal_node::prepare(loaded.config).unwrap_or_else(|error| panic!("{error}"));
+    let config = bridge_client_config(&prepared.trust, NodeId::parse(peer).unwrap()).unwrap();
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    endpoint.connect_with(config, at, BRIDGE_SERVER_NAME).unwrap().await.unwrap()
+}
+
+pub(crate) fn bridge_hello(opening: &Opening<'_>) -> BridgeHello {
+    BridgeHello {
+        versions: vec![PROTOCOL_VERSION],
+        features: 0,
+        fabric: "trial".to_owned(),
+        node: opening.node.to_owned(),
+        incarnation: u64::MAX / 2,
+        edge: opening.edge.to_owned(),
+        dial: 1,
+        max_payload: 1024 * 1024,
+        tenant_id_form: 0,
+        bundle_epoch: 1,
+        bundle_version: 1,
+    }
+}
+
+fn macs(connection: &quinn::Connection, opening: &Opening<'_>) -> Vec<[u8; 16]> {
+    let mut secret = [0; 32];
+    connection
+        .export_keying_material(&mut secret, b"EXPORTER-glocal-allowed-set", opening.edge.as_bytes())
+        .unwrap();
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &secret);
+    let code = |id: &&str| aws_lc_rs::hmac::sign(&key, id.as_bytes()).as_ref()[..16].try_into().unwrap();
+    opening.tenants.iter().map(code).collect()
+}
+
+/// The next control frame; `None` when the stream is over.
+pub(crate) async fn next(receive: &mut quinn::RecvStream, buffer: &mut BytesMut) -> Option<Control> {
+    loop {
+        match next_frame(buffer, &FrameLimits::CONTROL_ONLY).unwrap() {
+            Next::Control { kind, body, frame_bytes } => {
+                let control = Control::decode(kind, body, CONTROL_BYTES_MAX).unwrap();
+                buffer.advance(frame_bytes);
+                if control.is_some() {
+                    return control;
+                }
+            }
+            Next::Data { .. } => panic!("data on the control stream"),
+            Next::Need(_) => match tokio::time::timeout(PATIENCE, receive.read_buf(buffer)).await {
+                Ok(Ok(bytes)) if bytes > 0 => {}
+                _ => return None,
+            },
+        }
+    }
+}
+
+/// Notes the lanes the peer opens and how much it sends in them.
+async fn listen(connection: quinn::Connection, heard: Lanes) {
+    while let Ok(mut stream) = connection.accept_uni().await {
+        let heard = Arc::clone(&heard);
+        tokio::spawn(async move {
+            let mut slices = SliceReader::new();
+            let mut lanes = BTreeMap::new();
+            while let Ok(Some(chunk)) = stream.read_chunk(64 * 1024, true).await {
+                let mut bytes: Bytes = chunk.bytes;
+                while let Some(event) = slices.next_event(&mut bytes).unwrap() {
+                    match event {
+                        SliceEvent::Open { lane, class, tenant } => {
+                            heard.lock().unwrap().entry((tenant.to_owned(), class)).or_default();
+                            lanes.insert(lane, (tenant.to_owned(), class));
+                        }
+                        SliceEvent::Data { lane, bytes } => {
+                            *heard.lock().unwrap().get_mut(&lanes[&lane]).unwrap() += bytes.len();
+                        }
+                        SliceEvent::Reset { .. } => {}
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Handles for a lane: brokers 1.. in this order, and one sender, number 1, of `tenant`.
+pub(crate) fn announce(brokers: &[&str], tenant: &str, region: &str, agent: &str) -> BytesMut {
+    let mut out = BytesMut::new();
+    for (node, handle) in brokers.iter().zip(1..) {
+        let body = AnnounceBroker { handle, node: (*node).to_owned(), incarnation: u64::MAX / 2 };
+        Control::from(body).encode_into(&mut out).unwrap();
+    }
+    let sender = AnnounceSender {
+        handle: 1,
+        session: 1,
+        tenant: tenant.to_owned(),
+        region: Some(region.to_owned()),
+        agent: Some(agent.to_owned()),
+        uid: "0123456789abcdef".to_owned(),
+    };
+    Control::from(sender).encode_into(&mut out).unwrap();
+    out
+}
+
+/// A relayed message.
+pub(crate) fn relay(class: Class, name: &str, seq: u64, origin: u32, targets: &[u32], payload: &[u8]) -> BytesMut {
+    let mut ext = ExtBuilder::new();
+    if !targets.is_empty() {
+        let mut list = ext.targets();
+        for target in targets {
+            list.target(*target);
+        }
+    }
+    ext.origin(origin).incarnation(u64::MAX / 2).sender(1);
+    let head = DataHead { seq: Some(seq), hops: 1, ..DataHead::new(DataKind::Relay, Some(class)) };
+    let mut out = BytesMut::new();
+    head.encode_into(&mut out, ext.bytes().unwrap(), name.as_bytes(), b"", b"", payload).unwrap();
+    out
+}
