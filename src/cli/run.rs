@@ -51,9 +51,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let node = Node::start(prepared).await?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        let mut hang_up = signal(SignalKind::hangup())?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                // Log rotation sends it out of habit, and must not cost a single bridge.
+                _ = hang_up.recv() => tracing::warn!("SIGHUP: reloading is not yet supported; nothing changed"),
+            }
         }
         tokio::select! {
             () = node.leave() => {}

@@ -269,13 +269,18 @@ async fn carry(
     let edge = Arc::clone(link.edge());
     let incoming = Arc::new(Incoming::new(Arc::clone(&context.shared), edge, Arc::clone(&candidate.principal)));
     let usage = if candidate.dialled.is_some() { Usage::Server } else { Usage::Client };
-    tokio::select! {
+    let ended = tokio::select! {
         biased;
         () = cancel.cancelled() => Ended::new(Failure::Closed, "replaced, or the node is ending"),
         ended = control_stream::run(context, status, link, control, &candidate.chain, usage) => ended,
         ended = reader::run(context, connection, &incoming) => ended,
         ended = writer::run(context, connection, link) => ended,
         reason = connection.closed() => closed(&reason),
+    };
+    // A stream that breaks first knows less than the connection.
+    match connection.close_reason() {
+        Some(reason) if ended.failure == Failure::Closed => closed(&reason),
+        _ => ended,
     }
 }
 

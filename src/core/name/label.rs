@@ -111,9 +111,10 @@ impl NodeId {
 
 impl Ord for NodeId {
     fn cmp(&self, other: &Self) -> Ordering {
-        let key =
-            |id: &Self| id.region.as_str().bytes().chain(*b"/").chain(id.agent.as_str().bytes()).collect::<Vec<_>>();
-        key(self).cmp(&key(other))
+        fn text(id: &NodeId) -> impl Iterator<Item = u8> + '_ {
+            id.region.as_str().bytes().chain(*b"/").chain(id.agent.as_str().bytes())
+        }
+        text(self).cmp(text(other))
     }
 }
 
