@@ -48,9 +48,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let runtime = runtime.enable_all().build()?;
     runtime.block_on(async {
-        let node = Node::start(prepared).await?;
+        // Before the node says that it is ready: whoever hears that may stop it at once.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let node = Node::start(prepared).await?;
         let mut hang_up = signal(SignalKind::hangup())?;
         loop {
             tokio::select! {

@@ -1,6 +1,7 @@
 //! One running node: its ports, its tasks, and how it leaves.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::edge_status::EdgeStatuses;
 use crate::listener::{self, Admission};
 use crate::ops;
 use crate::start::{Listening, Prepared, StartError};
-use crate::state::write_atomically;
+use crate::state::{StateLock, write_atomically};
 use crate::trust::tls;
 
 /// How long tasks may take to end after everything was told to stop.
@@ -28,6 +29,25 @@ const STOP: Duration = Duration::from_secs(2);
 pub struct Node {
     context: Context,
     listening: Listening,
+    _traces: Traces,
+    _lock: StateLock,
+}
+
+/// The files by which others find a running node; gone when it is dropped, however its end comes about.
+#[derive(Debug)]
+struct Traces {
+    socket: PathBuf,
+    ready_file: Option<PathBuf>,
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        // Whoever starts next makes its own.
+        let _ = std::fs::remove_file(&self.socket);
+        if let Some(file) = &self.ready_file {
+            let _ = std::fs::remove_file(file);
+        }
+    }
 }
 
 impl Node {
@@ -36,7 +56,7 @@ impl Node {
     /// # Errors
     /// The port or file that cannot be had.
     pub async fn start(prepared: Prepared) -> Result<Self, StartError> {
-        let Prepared { config, trust, shared, driver, clock } = prepared;
+        let Prepared { config, trust, shared, driver, clock, lock } = prepared;
         let tcp = TcpListener::bind(config.native_tcp).await.map_err(listen("broker_port", config.native_tcp))?;
         let ops_listener = match config.ops_listen {
             Some(address) => Some(TcpListener::bind(address).await.map_err(listen("ops_listen", address))?),
@@ -51,6 +71,7 @@ impl Node {
             address: path.display().to_string(),
             source,
         })?;
+        let mut traces = Traces { socket: socket_path.clone(), ready_file: None };
         let (requests, queue) = control_task::queue();
         let context = Context {
             edges: Arc::new(EdgeStatuses::new(shared.links.iter().map(|l| Arc::clone(l.edge())))),
@@ -92,8 +113,9 @@ impl Node {
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
         }
-        announce(&context, &listening)?;
-        Ok(Self { context, listening })
+        announce(&context, &listening).inspect_err(|_| context.stop.cancel())?;
+        traces.ready_file.clone_from(&context.config.ready_file);
+        Ok(Self { context, listening, _traces: traces, _lock: lock })
     }
 
     /// What the node listens on.
@@ -122,11 +144,7 @@ impl Node {
         if tokio::time::timeout(STOP, self.context.tasks.wait()).await.is_err() {
             tracing::warn!("some connections did not end in time");
         }
-        // Whoever starts next makes its own.
-        let _ = std::fs::remove_file(&self.listening.socket);
-        if let Some(file) = &self.context.config.ready_file {
-            let _ = std::fs::remove_file(file);
-        }
+        drop(self);
         tracing::info!("stopped");
     }
 }

@@ -15,7 +15,7 @@ use glocal_core::sched::Drops;
 use glocal_core::time::Time;
 use glocal_engine::driver::Command;
 use glocal_engine::session::{Effects, NativeSession, SessionEnd, take_replies};
-use glocal_wire::control::{Control, Ping};
+use glocal_wire::control::{Control, Error, Ping};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::context::Context;
@@ -93,7 +93,7 @@ where
 {
     async fn serve(&mut self) -> End {
         let started = self.context.clock.now();
-        let mut next_look = started.plus_millis(SESSION_PING_MS.min(HANDSHAKE_MS_MAX));
+        let mut next_look = started.plus_millis(HANDSHAKE_MS_MAX).min(self.next_look(started));
         loop {
             let port = self.machine.port().map(Arc::clone);
             let wake = self.context.clock.instant(self.leaving.unwrap_or(next_look).min(next_look));
@@ -225,6 +225,12 @@ where
                 NativeSession::farewell(end, &mut last);
             }
             End::Ours(reason) => NativeSession::goodbye(*reason, 0, &mut last),
+            End::NoHello => {
+                self.context.counters.handshakes_failed.add(1);
+                let body = Error { code: "no-hello".to_owned(), text: end.to_string() };
+                // Its fields are short.
+                let _ = Control::from(body).encode_into(&mut last);
+            }
             _ => {}
         }
         let port = self.machine.port().map(Arc::clone);

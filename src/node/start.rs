@@ -17,7 +17,7 @@ use glocal_engine::shared::Shared;
 
 use crate::clock::Clock;
 use crate::config::{ClientAuth, Config, ConfigErrors, EdgeConfig, EdgeMode, HostPort, TenantSet};
-use crate::state::{self, StateError};
+use crate::state::{self, StateError, StateLock};
 use crate::trust::{self, NodeIdentity, Roots, Trust, TrustOptions, load_bundle_file, unix_now};
 
 /// Why a node does not start.
@@ -27,7 +27,7 @@ pub enum StartError {
     #[error(transparent)]
     Unsupported(#[from] ConfigErrors),
     /// A certificate or key file.
-    #[error("{key}: {source}")]
+    #[error("{key}")]
     Credential {
         /// The configuration key.
         key: &'static str,
@@ -35,7 +35,7 @@ pub enum StartError {
         source: trust::CredentialError,
     },
     /// The key file cannot be read.
-    #[error("node_key: {}: cannot be read: {source}", file.display())]
+    #[error("node_key: {}: cannot be read", file.display())]
     KeyFile {
         /// The file.
         file: PathBuf,
@@ -43,7 +43,7 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// The bundle.
-    #[error("bundle: {file}: {source}")]
+    #[error("bundle: {file}")]
     Bundle {
         /// The file.
         file: String,
@@ -51,11 +51,18 @@ pub enum StartError {
         source: trust::BundleFileError,
     },
     /// The trust epoch cannot begin.
-    #[error(transparent)]
-    Trust(#[from] trust::TrustError),
+    #[error("{place}")]
+    Trust {
+        /// The configuration key, with its file.
+        place: String,
+        /// Why not.
+        source: trust::TrustError,
+    },
     /// The configuration and the certificate name different nodes.
-    #[error("regionname, agentname: the configuration is of {configured}, but node_certificate is of {certified}")]
+    #[error("node_certificate: {}: the configuration is of {configured}, but the certificate is of {certified}", file.display())]
     OtherNode {
+        /// The certificate's file.
+        file: PathBuf,
         /// By configuration.
         configured: NodeId,
         /// By certificate.
@@ -83,7 +90,7 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] trust::tls::TlsError),
     /// A port or socket.
-    #[error("{key}: cannot listen on {address}: {source}")]
+    #[error("{key}: cannot listen on {address}")]
     Listen {
         /// The configuration key.
         key: &'static str,
@@ -93,7 +100,7 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// The ready file.
-    #[error("ready_file: {}: {source}", file.display())]
+    #[error("ready_file: {}: cannot be written", file.display())]
     ReadyFile {
         /// The file.
         file: PathBuf,
@@ -115,6 +122,8 @@ pub struct Prepared {
     pub driver: Driver,
     /// The clock.
     pub clock: Clock,
+    /// Keeps other brokers off the state directory.
+    pub lock: StateLock,
 }
 
 /// Reads and checks everything a node needs.
@@ -130,7 +139,8 @@ pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
     let bundle = load_bundle_file(&config.bundle, &roots, config.bundle_min_version, now)
         .map_err(|error| StartError::Bundle { file: error.file, source: error.source })?;
     if *identity.node() != config.node {
-        return Err(StartError::OtherNode { configured: config.node, certified: identity.node().clone() });
+        let certified = identity.node().clone();
+        return Err(StartError::OtherNode { file: config.node_certificate, configured: config.node, certified });
     }
     let anonymous = match &config.clients {
         ClientAuth::Required => None,
@@ -141,13 +151,14 @@ pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
     }
     let options = TrustOptions { superusers: config.broker_superuser_tenants.clone(), anonymous };
     let bundle = Arc::new(bundle);
-    let trust = Arc::new(Trust::new(roots, Arc::clone(&bundle), identity, options, now)?);
+    let trust = Trust::new(roots, Arc::clone(&bundle), identity, options, now);
+    let trust = Arc::new(trust.map_err(|source| StartError::Trust { place: place(&config, &source), source })?);
     config.edges = edges(&config, &bundle)?;
-    state::prepare(&config.state_dir)?;
+    let lock = state::prepare(&config.state_dir)?;
     let incarnation = state::next_incarnation(&config.state_dir)?;
     let clock = Clock::start();
     let (shared, driver) = assemble(&config, &trust, incarnation, clock)?;
-    Ok(Prepared { config: Arc::new(config), trust, shared, driver, clock })
+    Ok(Prepared { config: Arc::new(config), trust, shared, driver, clock, lock })
 }
 
 fn identity(config: &Config) -> Result<NodeIdentity, StartError> {
@@ -155,8 +166,20 @@ fn identity(config: &Config) -> Result<NodeIdentity, StartError> {
     let secret = config.node_key.read().map_err(|source| StartError::KeyFile { file: file.clone(), source })?;
     let name = file.display().to_string();
     let key = (name.as_str(), secret.reveal().as_bytes());
-    NodeIdentity::load_with_key(&config.node_certificate, key, unix_now())
-        .map_err(|source| StartError::Credential { key: "node_certificate", source })
+    NodeIdentity::load_with_key(&config.node_certificate, key, unix_now()).map_err(|source| {
+        let key = if source.is_of_key() { "node_key" } else { "node_certificate" };
+        StartError::Credential { key, source }
+    })
+}
+
+/// The key and the file that a refused trust epoch is about.
+fn place(config: &Config, error: &trust::TrustError) -> String {
+    match error {
+        trust::TrustError::NoCommonRoot => format!("fabric_root: {}", config.fabric_root.display()),
+        trust::TrustError::OwnCertificate { .. } => format!("node_certificate: {}", config.node_certificate.display()),
+        trust::TrustError::Anonymous { .. } => "anonymous_tenant".to_owned(),
+        _ => format!("bundle: {}", config.bundle.display()),
+    }
 }
 
 /// The edges as configured, each known to the bundle; or the one edge that `global_controller_host` means.
@@ -207,9 +230,10 @@ fn assemble(
     let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));
     let links: Vec<_> = config.edges.iter().zip(0..).map(|(e, key)| link(e, EdgeKey(key), &tenants, clock)).collect();
     let edges = links.iter().map(|link| Arc::clone(link.edge())).collect();
-    let unknown = || trust::TrustError::OwnCertificate {
-        node: config.node.clone(),
-        reason: glocal_core::deny::Deny::UnknownNode,
+    let unknown = || {
+        let reason = glocal_core::deny::Deny::UnknownNode;
+        let source = trust::TrustError::OwnCertificate { node: config.node.clone(), reason };
+        StartError::Trust { place: place(config, &source), source }
     };
     let control = Control::new(&config.node, incarnation, bundle.head(), tenants, edges).ok_or_else(unknown)?;
     let own = control.brokers().own().ok_or_else(unknown)?;

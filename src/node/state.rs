@@ -1,6 +1,6 @@
 //! What a node keeps on disk: its incarnation, stored before it is used (DESIGN section 5).
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -8,23 +8,36 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("state_dir: {}: cannot {action}: {source}", path.display())]
+#[error("state_dir: {}: {what}", path.display())]
 pub struct StateError {
     path: PathBuf,
-    action: &'static str,
-    source: std::io::Error,
+    what: &'static str,
+    source: Option<std::io::Error>,
 }
 
 /// Longest stored incarnation, in bytes: twenty digits and a newline.
 const INCARNATION_BYTES: u64 = 32;
 
-/// Makes the directory where it is missing, readable by its owner only.
+/// Keeps other brokers off a state directory for as long as it lives, however its process ends.
+#[derive(Debug)]
+pub struct StateLock {
+    _directory: File,
+}
+
+/// Makes the directory where it is missing, readable by its owner only, and takes it for this broker.
 ///
 /// # Errors
-/// [`StateError`] naming the directory.
-pub fn prepare(dir: &Path) -> Result<(), StateError> {
+/// [`StateError`] naming the directory, also when another broker has it.
+pub fn prepare(dir: &Path) -> Result<StateLock, StateError> {
+    let failed = |what, source| StateError { path: dir.to_owned(), what, source };
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|source| StateError { path: dir.to_owned(), action: "be made", source })
+    made.map_err(|source| failed("cannot be made", Some(source)))?;
+    let directory = File::open(dir).map_err(|source| failed("cannot be read", Some(source)))?;
+    match directory.try_lock() {
+        Ok(()) => Ok(StateLock { _directory: directory }),
+        Err(TryLockError::WouldBlock) => Err(failed("another broker runs on it", None)),
+        Err(TryLockError::Error(source)) => Err(failed("cannot be locked", Some(source))),
+    }
 }
 
 /// The next incarnation: max(stored + 1, milliseconds since 1970), on disk before it is returned.
@@ -33,27 +46,28 @@ pub fn prepare(dir: &Path) -> Result<(), StateError> {
 /// [`StateError`] naming the file; the node must not start with an incarnation it could not store.
 pub fn next_incarnation(dir: &Path) -> Result<u64, StateError> {
     let path = dir.join("incarnation");
-    let failed = |action| {
+    let failed = |what| {
         let path = path.clone();
-        move |source| StateError { path, action, source }
+        move |source| StateError { path, what, source: Some(source) }
     };
     let mut text = String::new();
     match File::open(&path) {
         Ok(file) => {
-            file.take(INCARNATION_BYTES).read_to_string(&mut text).map_err(failed("be read"))?;
+            file.take(INCARNATION_BYTES).read_to_string(&mut text).map_err(failed("cannot be read"))?;
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("be read")(error)),
+        Err(error) => return Err(failed("cannot be read")(error)),
     }
     let stored = match text.trim() {
         "" => 0,
         digits => digits.parse::<u64>().map_err(|_| {
-            failed("be read")(std::io::Error::new(std::io::ErrorKind::InvalidData, "not a number; remove it to start afresh"))
+            let what = "not a number; remove it to start afresh";
+            failed("cannot be read")(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
         })?,
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let next = stored.saturating_add(1).max(u64::try_from(since.as_millis()).unwrap_or(0));
-    write_atomically(&path, format!("{next}\n").as_bytes()).map_err(failed("be written"))?;
+    write_atomically(&path, format!("{next}\n").as_bytes()).map_err(failed("cannot be written"))?;
     Ok(next)
 }
 
@@ -89,10 +103,21 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_is_one_brokers_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = prepare(dir.path()).unwrap();
+        let error = prepare(dir.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("state_dir: {}: another broker runs on it", dir.path().display()));
+        drop(held);
+        prepare(dir.path()).unwrap();
+    }
+
+    #[test]
     fn a_broken_file_is_named_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("incarnation"), "x").unwrap();
-        let error = next_incarnation(dir.path()).unwrap_err().to_string();
+        let error = next_incarnation(dir.path()).unwrap_err();
+        let error = format!("{error}: {}", std::error::Error::source(&error).unwrap());
         assert!(error.contains("incarnation") && error.contains("not a number"), "{error}");
         assert_eq!(std::fs::read_to_string(dir.path().join("incarnation")).unwrap(), "x");
     }

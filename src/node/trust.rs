@@ -50,7 +50,7 @@ pub enum TrustError {
     #[error("none of the configured roots is in the bundle")]
     NoCommonRoot,
     /// The bundle does not admit this node's own certificate.
-    #[error("own certificate as node {node}: {}", reason.template())]
+    #[error("the bundle does not admit it as node {node}: {}", reason.template())]
     OwnCertificate {
         /// The node it names.
         node: NodeId,
@@ -58,7 +58,7 @@ pub enum TrustError {
         reason: Deny,
     },
     /// The anonymous tenant may not be used as such.
-    #[error("anonymous tenant '{tenant}': {}", reason.template())]
+    #[error("'{tenant}' may not be used without a certificate: {}", reason.template())]
     Anonymous {
         /// The tenant.
         tenant: TenantId,

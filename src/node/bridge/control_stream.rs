@@ -13,7 +13,7 @@ use super::Ended;
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure};
 use crate::trust::PeerChain;
-use crate::trust::{Usage, unix_now};
+use crate::trust::{Usage, deny_of_quic, unix_now};
 
 /// Priority of the control stream over the data streams.
 const CONTROL_PRIORITY: i32 = 1;
@@ -54,7 +54,10 @@ impl ControlStream {
     pub(super) async fn send(&mut self, control: &Control) -> Result<(), Ended> {
         let mut frame = BytesMut::new();
         control.encode_into(&mut frame).map_err(|error| Ended::new(Failure::Fault, error))?;
-        self.send.write_all(&frame).await.map_err(|error| lost(&error.to_string()))
+        self.send.write_all(&frame).await.map_err(|error| match &error {
+            quinn::WriteError::ConnectionLost(lost) => self::lost(lost),
+            other => Ended::new(Failure::Closed, other),
+        })
     }
 
     /// The next frame. Cancel-safe.
@@ -73,7 +76,7 @@ impl ControlStream {
                 Next::Need(_) => match self.receive.read_buf(&mut self.buffer).await {
                     Ok(0) => return Err(Ended::new(Failure::Closed, "the control stream has ended")),
                     Ok(_) => {}
-                    Err(error) => return Err(lost(&error.to_string())),
+                    Err(error) => return Err(unread(&error)),
                 },
             }
         }
@@ -89,9 +92,16 @@ impl ControlStream {
     }
 }
 
-fn lost(detail: &str) -> Ended {
-    // A TLS 1.3 dialler learns only here that its certificate was refused.
-    super::dial::refusal_of_text(detail).unwrap_or_else(|| Ended::new(Failure::Closed, detail))
+/// What a lost connection means. A TLS 1.3 dialler learns only after its handshake that its certificate was refused.
+fn lost(error: &quinn::ConnectionError) -> Ended {
+    if deny_of_quic(error).is_some() { super::dial::refusal(error) } else { super::closed(error) }
+}
+
+fn unread(error: &std::io::Error) -> Ended {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(quinn::ReadError::ConnectionLost(error)) => lost(error),
+        _ => Ended::new(Failure::Closed, error),
+    }
 }
 
 /// Probes the peer and answers its probes until it is dead, lies, or may no longer be a peer.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use glocal_core::deny::Deny;
 use glocal_core::edge::EdgeKey;
 use glocal_core::limits::{DIAL_MS_MAX, REDIAL_MS_MAX, REDIAL_MS_MIN};
-use rustls::AlertDescription;
 
 use super::{Candidate, Ended, note, run};
 use crate::config::HostPort;
@@ -16,7 +15,7 @@ use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure};
 use crate::trust::PeerChain;
 use crate::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
-use crate::trust::{Usage, deny_of_alert, unix_now};
+use crate::trust::{Side, Usage, deny_of_quic, unix_now};
 
 static DIALS: AtomicU64 = AtomicU64::new(1);
 
@@ -118,40 +117,25 @@ const fn failure_of(reason: Deny) -> Failure {
 /// What a connection error before the hello means for an edge.
 pub(super) fn refusal(error: &quinn::ConnectionError) -> Ended {
     use quinn::ConnectionError as E;
-    let transport = match error {
-        E::TransportError(transport) => transport,
-        E::TimedOut | E::Reset | E::VersionMismatch => return Ended::new(Failure::NobodyThere, error),
-        E::ConnectionClosed(close) => {
-            let reason = alert_of(u64::from(close.error_code)).and_then(deny_of_alert);
-            return reason.map_or_else(
-                || Ended::new(Failure::Refused, close),
-                |reason| Ended::new(failure_of(reason), format!("the peer refused our certificate: {}", reason.template())),
-            );
+    match (deny_of_quic(error), error) {
+        (Some((Side::Local, Deny::UnknownNode)), _) => {
+            Ended::new(Failure::WrongName, "another node than the edge's peer answers")
         }
-        E::ApplicationClosed(close) => {
+        (Some((Side::Local, reason)), _) => Ended::new(failure_of(reason), reason.template()),
+        (Some((Side::Peer, reason)), _) => {
+            Ended::new(failure_of(reason), format!("the peer refused our certificate: {}", reason.template()))
+        }
+        (None, E::TimedOut | E::Reset | E::VersionMismatch) => Ended::new(Failure::NobodyThere, error),
+        (None, E::ApplicationClosed(close)) => {
             let text = String::from_utf8_lossy(&close.reason).into_owned();
             let reason = Deny::ALL.iter().find(|reason| reason.code() == text);
-            return reason.map_or_else(
+            reason.map_or_else(
                 || Ended::new(Failure::Closed, &text),
                 |reason| Ended::new(failure_of(*reason), format!("the peer refused us: {}", reason.template())),
-            );
+            )
         }
-        other => return Ended::new(Failure::NobodyThere, other),
-    };
-    match refusal_of_text(&transport.reason).map(Ok).or_else(|| alert_of(u64::from(transport.code)).and_then(deny_of_alert).map(Err)) {
-        Some(Ok(ended)) => ended,
-        Some(Err(reason)) => Ended::new(failure_of(reason), reason.template()),
-        None => Ended::new(Failure::Refused, transport),
+        (None, E::ConnectionClosed(close)) => Ended::new(Failure::Refused, close),
+        (None, E::TransportError(transport)) => Ended::new(Failure::Refused, transport),
+        (None, other) => Ended::new(Failure::NobodyThere, other),
     }
-}
-
-/// The TLS alert inside a QUIC error code (RFC 9001 section 4.8).
-fn alert_of(code: u64) -> Option<AlertDescription> {
-    u8::try_from(code.checked_sub(0x100)?).ok().map(AlertDescription::from)
-}
-
-/// The catalogued reason whose text stands in what a library said about a refused certificate.
-pub(super) fn refusal_of_text(text: &str) -> Option<Ended> {
-    let reason = Deny::ALL.iter().find(|reason| text.contains(reason.template()))?;
-    Some(Ended::new(failure_of(*reason), reason.template()))
 }

@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// The file cannot be read.
-    #[error("{file}: unreadable")]
+    #[error("{file}: cannot be read")]
     Unreadable {
         /// The file.
         file: String,
@@ -40,7 +40,7 @@ pub enum CredentialError {
         reason: String,
     },
     /// There is no certificate in the file.
-    #[error("no certificate in {file}")]
+    #[error("{file}: holds no certificate in PEM form")]
     NoCertificate {
         /// The file.
         file: String,
@@ -52,10 +52,18 @@ pub enum CredentialError {
         file: String,
     },
     /// There is no private key in the file.
-    #[error("no private key in {file}")]
+    #[error("{file}: holds no private key in PEM form")]
     NoKey {
         /// The file.
         file: String,
+    },
+    /// The file of the private key is not PEM.
+    #[error("{file}: not a PEM file: {reason}")]
+    KeyNotPem {
+        /// The file.
+        file: String,
+        /// What the parser says.
+        reason: String,
     },
     /// The private key is of a kind that cannot be used.
     #[error("{file}: private key cannot be used")]
@@ -88,7 +96,7 @@ pub enum CredentialError {
         file: String,
     },
     /// A certificate has expired.
-    #[error("{file}: certificate expired at {at} (seconds since 1970)")]
+    #[error("{file}: certificate expired at {at}")]
     Expired {
         /// The file.
         file: String,
@@ -96,7 +104,7 @@ pub enum CredentialError {
         at: UnixTime,
     },
     /// A certificate is not valid yet.
-    #[error("{file}: certificate is not valid before {at} (seconds since 1970); check the local clock")]
+    #[error("{file}: certificate is not valid before {at}; check the local clock")]
     NotYetValid {
         /// The file.
         file: String,
@@ -109,6 +117,17 @@ pub enum CredentialError {
         /// The file.
         file: String,
     },
+}
+
+impl CredentialError {
+    /// Whether it is about the private key, not about a certificate.
+    #[must_use]
+    pub const fn is_of_key(&self) -> bool {
+        matches!(
+            self,
+            Self::NoKey { .. } | Self::UnusableKey { .. } | Self::KeyMismatch { .. } | Self::KeyNotPem { .. }
+        )
+    }
 }
 
 /// This node's certificate chain and private key.
@@ -156,7 +175,7 @@ impl NodeIdentity {
         let (key_file, pem) = key;
         let private = PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
             pem::Error::NoItemsFound => CredentialError::NoKey { file: key_file.to_owned() },
-            error => CredentialError::NotPem { file: key_file.to_owned(), reason: error.to_string() },
+            error => CredentialError::KeyNotPem { file: key_file.to_owned(), reason: error.to_string() },
         })?;
         let certified =
             CertifiedKey::from_der(chain, private, &super::tls::provider()).map_err(|source| match source {

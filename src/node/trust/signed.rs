@@ -26,7 +26,7 @@ const BUNDLE_KEY_URI: &str = "glocal://bundle-key/";
 #[derive(Debug, thiserror::Error)]
 pub enum BundleFileError {
     /// The file cannot be read.
-    #[error("unreadable")]
+    #[error("cannot be read")]
     Unreadable(#[source] io::Error),
     /// The bytes are no bundle.
     #[error(transparent)]
@@ -73,7 +73,7 @@ pub enum BundleFileError {
         minimum: u64,
     },
     /// The bundle has expired.
-    #[error("the bundle expired at {0} (seconds since 1970)")]
+    #[error("the bundle expired at {0}")]
     Expired(UnixTime),
 }
 

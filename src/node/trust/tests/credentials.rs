@@ -15,9 +15,9 @@ fn error(certificate: &str, key: &str) -> String {
 fn every_error_names_its_file() {
     let fabric = Fabric::new();
     let (good, other) = (fabric.broker("region-a/a1"), fabric.broker("global/g1"));
-    assert_eq!(error("", &good.key_pem), "no certificate in n.pem");
-    assert_eq!(error(&good.key_pem, &good.key_pem), "no certificate in n.pem");
-    assert_eq!(error(&good.chain_pem, ""), "no private key in n.key");
+    assert_eq!(error("", &good.key_pem), "n.pem: holds no certificate in PEM form");
+    assert_eq!(error(&good.key_pem, &good.key_pem), "n.pem: holds no certificate in PEM form");
+    assert_eq!(error(&good.chain_pem, ""), "n.key: holds no private key in PEM form");
     assert_eq!(error(&good.chain_pem, &other.key_pem), "n.key: key does not match certificate n.pem");
     assert!(error("-----BEGIN CERTIFICATE-----\nAAAA", &good.key_pem).starts_with("n.pem: not a PEM file"));
     let agent = fabric.agent("acme", "region-a", "x");
@@ -34,7 +34,7 @@ fn every_error_names_its_file() {
     assert_eq!(error(&good.chain_pem.repeat(33), &good.key_pem), "n.pem: too many certificates");
 
     let missing = NodeIdentity::load(Path::new("/nowhere/n.pem"), Path::new("/nowhere/n.key"), unix_now());
-    assert_eq!(missing.unwrap_err().to_string(), "/nowhere/n.key: unreadable");
+    assert_eq!(missing.unwrap_err().to_string(), "/nowhere/n.key: cannot be read");
 }
 
 #[test]
@@ -50,9 +50,9 @@ fn roots_are_authorities_in_force() {
     let old = old.unwrap().pem();
     assert!(roots(&old).unwrap_err().to_string().starts_with("root.pem: certificate expired"));
     assert!(roots(&(old + &fabric.root.pem())).is_ok(), "after a succession");
-    assert_eq!(roots("").unwrap_err().to_string(), "no certificate in root.pem");
+    assert_eq!(roots("").unwrap_err().to_string(), "root.pem: holds no certificate in PEM form");
     let missing = Roots::load(Path::new("/nowhere/root.pem"), unix_now()).unwrap_err();
-    assert_eq!(missing.to_string(), "/nowhere/root.pem: unreadable");
+    assert_eq!(missing.to_string(), "/nowhere/root.pem: cannot be read");
 }
 
 #[test]
