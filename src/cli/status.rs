@@ -70,7 +70,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(socket: &Path, tenant: Option<&str>) -> std::io::Result<Value> {
+/// Asks a broker over its operators' socket.
+pub(crate) fn ask(socket: &Path, tenant: Option<&str>) -> std::io::Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(DEADLINE))?;
     stream.set_write_timeout(Some(DEADLINE))?;

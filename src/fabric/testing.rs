@@ -25,6 +25,8 @@ pub enum Oddity {
     NoTenant,
     /// Two `O=`: the tenant, then `cresco-system`.
     TwoTenants,
+    /// Two `O=`: `cresco-system`, then the tenant.
+    TwoTenantsSwapped,
     /// The `O=` is a BMPString.
     BmpTenant,
     /// The CN contains `,O=cresco-system`, which a printed DN would not escape.
@@ -51,6 +53,7 @@ impl Oddity {
         Self::None,
         Self::NoTenant,
         Self::TwoTenants,
+        Self::TwoTenantsSwapped,
         Self::BmpTenant,
         Self::CommaInName,
         Self::NulInTenant,
@@ -215,6 +218,10 @@ fn bend(params: &mut CertificateParams, request: &LeafRequest, oddity: Oddity) -
         Oddity::BmpTenant => {
             let utf16 = tenant.encode_utf16().flat_map(u16::to_be_bytes).collect();
             name.push(DnType::OrganizationName, DnValue::BmpString(BmpString::from_utf16be(utf16)?));
+        }
+        Oddity::TwoTenantsSwapped => {
+            name.push(DnType::OrganizationName, "cresco-system");
+            name.push(again(10), tenant);
         }
         Oddity::NulInTenant => name.push(DnType::OrganizationName, format!("{tenant}\0x")),
         _ => name.push(DnType::OrganizationName, tenant),

@@ -393,6 +393,7 @@ fn odd_certificates_are_refused_for_the_right_reason() {
         (Oddity::None, None),
         (Oddity::NoTenant, Some(Deny::CertNoTenant)),
         (Oddity::TwoTenants, Some(Deny::CertAmbiguousTenant)),
+        (Oddity::TwoTenantsSwapped, Some(Deny::CertAmbiguousTenant)),
         (Oddity::BmpTenant, Some(Deny::CertStringType)),
         (Oddity::NulInTenant, Some(Deny::CertBadTenant)),
         (Oddity::TwoRegions, Some(Deny::CertAmbiguousName)),
