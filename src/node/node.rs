@@ -95,10 +95,13 @@ impl Node {
             ops: ops_listener.as_ref().and_then(|l| l.local_addr().ok()),
             socket: socket_path,
         };
+        let tls = tls::native_tcp_server_config(&context.trust)?;
+        // The last thing that can fail: connections wait in the ports' queues until the tasks below take them.
+        announce(&context, &listening)?;
+        traces.ready_file.clone_from(&context.config.ready_file);
         // The control half outlives all others: what they close on their way out passes through it.
         tokio::spawn(control_task::run(driver, queue, clock, CancellationToken::new()));
         let admission = Admission::default();
-        let tls = tls::native_tcp_server_config(&context.trust)?;
         context.tasks.spawn(listener::serve_tcp(context.clone(), tcp, tls, admission.clone()));
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
         context.tasks.spawn(bridge::serve(context.clone(), bridges.clone()));
@@ -113,8 +116,6 @@ impl Node {
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
         }
-        announce(&context, &listening).inspect_err(|_| context.stop.cancel())?;
-        traces.ready_file.clone_from(&context.config.ready_file);
         Ok(Self { context, listening, _traces: traces, _lock: lock })
     }
 
@@ -164,16 +165,18 @@ fn endpoint(address: SocketAddr, server: quinn::ServerConfig) -> std::io::Result
     quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(server), socket, runtime)
 }
 
-/// Says where the node listens, in the log and in the ready file.
+/// Says where the node listens, in the ready file and in the log.
 fn announce(context: &Context, listening: &Listening) -> Result<(), StartError> {
+    if let Some(file) = &context.config.ready_file {
+        let failed = |source| StartError::ReadyFile { file: file.clone(), source };
+        let json = serde_json::to_vec_pretty(listening).map_err(|error| failed(std::io::Error::other(error)))?;
+        write_atomically(file, &json).map_err(failed)?;
+    }
     let ops = listening.ops.map_or_else(|| "off".to_owned(), |a| a.to_string());
     tracing::info!(
         node = %listening.node, tcp = %listening.native_tcp, quic = %listening.native_quic,
         bridge = %listening.bridge, %ops, incarnation = context.shared.incarnation,
         "ready: {} ({}) of fabric {}", listening.node, context.config.role.as_str(), context.shared.fabric
     );
-    let Some(file) = &context.config.ready_file else { return Ok(()) };
-    let failed = |source| StartError::ReadyFile { file: file.clone(), source };
-    let json = serde_json::to_vec_pretty(listening).map_err(|error| failed(std::io::Error::other(error)))?;
-    write_atomically(file, &json).map_err(failed)
+    Ok(())
 }

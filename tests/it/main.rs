@@ -13,6 +13,9 @@
 )]
 
 mod docs;
+mod mesh_bad_input;
 mod mesh_delivery;
+mod mesh_demo;
+mod mesh_strangers;
 mod support;
 mod tidy;

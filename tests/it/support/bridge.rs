@@ -119,7 +119,8 @@ impl Hostile {
 
 /// A connection to a bridge port with a broker's own certificate.
 pub(crate) async fn connect(fabric: &Fabric, node: &str, peer: &str, at: SocketAddr) -> quinn::Connection {
-    let loaded = Config::load(&fabric.config(node), &[], []).unwrap_or_else(|error| panic!("{error}"));
+    let state = ("state_dir".to_owned(), "hostile".to_owned());
+    let loaded = Config::load(&fabric.config(node), &[state], []).unwrap_or_else(|error| panic!("{error}"));
     let prepared = glocal_node::prepare(loaded.config).unwrap_or_else(|error| panic!("{error}"));
     let config = bridge_client_config(&prepared.trust, NodeId::parse(peer).unwrap()).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -144,9 +145,7 @@ pub(crate) fn bridge_hello(opening: &Opening<'_>) -> BridgeHello {
 
 fn macs(connection: &quinn::Connection, opening: &Opening<'_>) -> Vec<[u8; 16]> {
     let mut secret = [0; 32];
-    connection
-        .export_keying_material(&mut secret, b"EXPORTER-glocal-allowed-set", opening.edge.as_bytes())
-        .unwrap();
+    connection.export_keying_material(&mut secret, b"EXPORTER-glocal-allowed-set", opening.edge.as_bytes()).unwrap();
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &secret);
     let code = |id: &&str| aws_lc_rs::hmac::sign(&key, id.as_bytes()).as_ref()[..16].try_into().unwrap();
     opening.tenants.iter().map(code).collect()

@@ -127,7 +127,14 @@ impl Fabric {
     }
 
     /// A leaf that is over `seconds` from now.
-    pub(crate) fn short_lived(&self, region: &str, tenant: &str, agent: &str, kind: LeafKind, seconds: i64) -> Credential {
+    pub(crate) fn short_lived(
+        &self,
+        region: &str,
+        tenant: &str,
+        agent: &str,
+        kind: LeafKind,
+        seconds: i64,
+    ) -> Credential {
         let request = LeafRequest {
             tenant: TenantId::parse(tenant).unwrap(),
             region: Label::parse(region).unwrap(),
@@ -159,10 +166,8 @@ impl Fabric {
             Scheme::Tls => node.native_tcp.port(),
             Scheme::Quic => node.native_quic.port(),
         };
-        let options = ConnectOptions::new(
-            vec![Address::new(scheme, "127.0.0.1", port)],
-            PemSource::Text(self.root_pem()),
-        );
+        let options =
+            ConnectOptions::new(vec![Address::new(scheme, "127.0.0.1", port)], PemSource::Text(self.root_pem()));
         match credential {
             Some(c) => options.identity(PemSource::Text(c.pem.clone()), PemSource::Text(c.key_pem.clone())),
             None => options,
@@ -227,7 +232,9 @@ fn plan(shape: &Shape) -> String {
     for region in ["global", "region-a", "region-b"] {
         let _ = write!(text, "\n[[region]]\nname = \"{region}\"\n");
     }
-    for (name, role) in [("global/broker-g", "global"), ("region-a/broker-a", "region"), ("region-b/broker-b", "region")] {
+    for (name, role) in
+        [("global/broker-g", "global"), ("region-a/broker-a", "region"), ("region-b/broker-b", "region")]
+    {
         let _ = write!(
             text,
             "\n[[node]]\nname = \"{name}\"\nrole = \"{role}\"\nhosts = [\"localhost\", \"127.0.0.1\"]\n\
@@ -239,8 +246,9 @@ fn plan(shape: &Shape) -> String {
     let _ = write!(text, "\n[[tenant]]\nid = \"tenantB\"\n{regions}\n");
     text.push_str("\n[[tenant]]\nid = \"cresco-system\"\nregions = [\"global\", \"region-a\"]\n");
     text.push_str("\n[[tenant]]\nid = \"guests\"\nregions = []\n");
-    for ((name, dial), tenants) in
-        [("global-region-a", "region-a/broker-a"), ("global-region-b", "region-b/broker-b")].iter().zip(shape.edge_tenants)
+    for ((name, dial), tenants) in [("global-region-a", "region-a/broker-a"), ("global-region-b", "region-b/broker-b")]
+        .iter()
+        .zip(shape.edge_tenants)
     {
         let _ = write!(
             text,

@@ -44,7 +44,8 @@ impl Local {
     }
 
     pub(crate) async fn up(&self, edge: &str) {
-        eventually(&format!("{}: bridge {edge}", self.at().node), || self.edge(edge).edge().is_up().then_some(())).await;
+        eventually(&format!("{}: bridge {edge}", self.at().node), || self.edge(edge).edge().is_up().then_some(()))
+            .await;
     }
 
     /// Waits until this broker knows that somebody behind an edge wants a tenant's messages.
@@ -148,8 +149,13 @@ impl Process {
             command.arg("-D").arg(format!("{key}={value}"));
         }
         let log_file = File::options().create(true).append(true).open(&log).unwrap();
-        let mut child =
-            command.envs(env.iter().copied()).stdout(Stdio::null()).stderr(log_file).stdin(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .envs(env.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(log_file)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         let at = eventually_blocking(&format!("{node} to be ready"), || {
             if let Some(status) = child.try_wait().unwrap() {
                 panic!("{node} ended with {status}:\n{}", std::fs::read_to_string(&log).unwrap_or_default());

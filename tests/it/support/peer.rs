@@ -48,7 +48,10 @@ pub(crate) fn server_name() -> ServerName<'static> {
 }
 
 /// A QUIC connection with any credential and protocol.
-pub(crate) async fn quic(at: SocketAddr, tls: rustls::ClientConfig) -> Result<quinn::Connection, quinn::ConnectionError> {
+pub(crate) async fn quic(
+    at: SocketAddr,
+    tls: rustls::ClientConfig,
+) -> Result<quinn::Connection, quinn::ConnectionError> {
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let config = quinn::ClientConfig::new(Arc::new(crypto));
