@@ -25,6 +25,9 @@ pub const EXT_BYTES_MAX: usize = 32 * 1024;
 pub const CONTROL_BYTES_MAX_BEFORE_HELLO: usize = 4 * 1024;
 /// Largest control frame body, in bytes.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
+/// Longest arguments of one line of the NATS protocol, in bytes: what NATS servers take by default, so that no client
+/// finds less here. Together with the largest payload it bounds what a session's read buffer must hold.
+pub const NATS_CONTROL_LINE_BYTES_MAX: usize = 4 * 1024;
 /// Protocol versions one hello may offer: neighbours of two releases need two.
 pub const HELLO_VERSIONS_MAX: usize = 16;
 /// Longest free name a client gives itself in its hello, in bytes: it only labels logs.

@@ -11,7 +11,8 @@
 //! - [`control::Control`] is every control body;
 //! - [`data::DataFrame`] is the borrowed view of a data frame, [`data::DataHead`] its encoder, [`ext`] its extensions;
 //! - [`slice::SliceReader`] takes a bridge stream apart, [`slice::LaneBuffer`] puts a lane's frames together.
-//! - [`bundle`] is the envelope of the signed bundle on disk.
+//! - [`bundle`] is the envelope of the signed bundle on disk;
+//! - [`nats`] is the text protocol of NATS clients.
 
 pub mod bundle;
 pub mod control;
@@ -19,6 +20,7 @@ pub mod data;
 mod error;
 pub mod ext;
 pub mod frame;
+pub mod nats;
 pub mod slice;
 
 pub use error::{EncodeError, FrameError};
