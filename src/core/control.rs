@@ -4,7 +4,7 @@
 //! once and hands out the records to send to other brokers. Records of a tenant are only ever given to edges whose
 //! effective set holds it, and only accepted from origins that can reach this node over the edge they came by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::bundle::Head;
@@ -63,13 +63,30 @@ struct EdgeState {
     edge: Arc<Edge>,
     up: bool,
     expected: Option<u32>,
-    finished: std::collections::BTreeSet<TenantKey>,
+    finished: BTreeSet<TenantKey>,
+    /// What was told over earlier bridges by brokers behind this edge, and not yet over this bridge.
+    unconfirmed: BTreeSet<(TenantKey, BrokerIndex)>,
 }
 
 impl EdgeState {
+    const fn new(edge: Arc<Edge>) -> Self {
+        Self { edge, up: false, expected: None, finished: BTreeSet::new(), unconfirmed: BTreeSet::new() }
+    }
+
+    fn reset(&mut self, up: bool) {
+        self.up = up;
+        self.expected = None;
+        self.finished.clear();
+        self.unconfirmed.clear();
+    }
+
+    /// Whether everything the peer knew when the bridge came up has been told.
+    fn has_all(&self) -> bool {
+        self.expected.is_some_and(|n| self.finished.len() >= n as usize)
+    }
+
     fn in_sync(&self, tenant: TenantKey) -> bool {
-        let all = self.expected.is_some_and(|n| self.finished.len() >= n as usize);
-        all || self.finished.contains(&tenant)
+        self.has_all() || self.finished.contains(&tenant)
     }
 }
 
@@ -112,10 +129,7 @@ impl Control {
             .iter()
             .filter_map(|e| Some((e.name.clone(), brokers.index(&e.a)?, brokers.index(&e.b)?)))
             .collect();
-        let edges = edges
-            .into_iter()
-            .map(|edge| (edge.key(), EdgeState { edge, up: false, expected: None, finished: Default::default() }))
-            .collect();
+        let edges = edges.into_iter().map(|edge| (edge.key(), EdgeState::new(edge))).collect();
         Some(Self {
             own: brokers.own()?,
             incarnation,
@@ -144,7 +158,7 @@ impl Control {
         self.incarnation
     }
 
-    /// Adds a subscription that policy has permitted. `local_only` subscriptions, such as reply inboxes, are not told to
+    /// Adds a subscription that policy has permitted; `tag` is the client's text for it where it has one. `local_only` subscriptions, such as reply inboxes, are not told to
     /// other brokers.
     ///
     /// # Errors
@@ -153,6 +167,7 @@ impl Control {
         &mut self,
         port: &Arc<SessionPort>,
         sid: u32,
+        tag: Box<[u8]>,
         permit: Permit<Read>,
         queue: Option<QueueGroup>,
         local_only: bool,
@@ -162,7 +177,8 @@ impl Control {
             return Err(Deny::Limit);
         }
         let filter = permit.object().0.clone();
-        let sub = Arc::new(Sub::new(Arc::clone(port), sid, &filter, queue, permit.rule().is_observer()));
+        let sub = Sub::new(Arc::clone(port), sid, &filter, queue, permit.rule().is_observer());
+        let sub = Arc::new(sub.tagged(tag));
         let scope: Vec<TenantKey> = match permit.scope() {
             Scope::One(tenant) => vec![tenant.key()],
             Scope::All => self.tenants.iter().map(|t| t.key()).collect(),
@@ -247,14 +263,15 @@ impl Control {
     pub fn edge_up(&mut self, edge: EdgeKey, effective: TenantSet, peer_incarnation: u64) -> u32 {
         let Some(state) = self.edges.get_mut(&edge) else { return 0 };
         state.edge.set_effective(effective.clone(), true);
-        state.up = true;
-        state.expected = None;
-        state.finished.clear();
+        state.reset(true);
+        // Changes meant for the bridge before this one: told now, they would make the full lists look like old news.
+        self.outgoing.retain(|record| record.edge != edge);
         let peer = self.brokers.index(state.edge.peer());
         self.reroute();
         if let Some(peer) = peer {
             self.reborn(peer, peer_incarnation, edge);
         }
+        self.doubt(edge);
         let mut lists = 0;
         for tenant in effective.iter() {
             lists += u32::from(self.send_lists(edge, tenant));
@@ -292,16 +309,46 @@ impl Control {
         if let Some(state) = self.edges.get_mut(&edge) {
             state.expected = Some(lists);
         }
+        self.forget_unconfirmed(edge);
         self.refresh_sync();
+    }
+
+    /// Whatever brokers behind the edge told before this bridge is to be told again; the peer may have restarted and not
+    /// know it any more, or know better.
+    fn doubt(&mut self, edge: EdgeKey) {
+        let tenants: Vec<_> = self.states.keys().copied().collect();
+        let mut doubted = BTreeSet::new();
+        for tenant in tenants {
+            let routes = self.routes_of(tenant);
+            let remotes = self.states.get(&tenant).into_iter().flat_map(|state| &state.remote);
+            let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && routes.is_behind(edge, **origin));
+            doubted.extend(told.map(|(origin, _)| (tenant, *origin)));
+        }
+        if let Some(state) = self.edges.get_mut(&edge) {
+            state.unconfirmed = doubted;
+        }
+    }
+
+    /// Forgets what the peer did not tell again, tenant by tenant as its lists are complete.
+    fn forget_unconfirmed(&mut self, edge: EdgeKey) {
+        let Some(state) = self.edges.get_mut(&edge) else { return };
+        let doubted = std::mem::take(&mut state.unconfirmed);
+        let (gone, kept): (BTreeSet<_>, _) = doubted.into_iter().partition(|(tenant, _)| state.in_sync(*tenant));
+        state.unconfirmed = kept;
+        for (tenant, origin) in gone {
+            let remote = self.states.get_mut(&tenant).and_then(|s| s.remote.get_mut(&origin));
+            if let Some(applied) = remote.map(Remote::forget) {
+                self.apply(tenant, origin, 0, applied, Some(edge));
+            }
+        }
     }
 
     /// The bridge of `edge` is gone.
     pub fn edge_down(&mut self, edge: EdgeKey) {
         let Some(state) = self.edges.get_mut(&edge) else { return };
         state.edge.set_effective(TenantSet::default(), false);
-        state.up = false;
-        state.expected = None;
-        state.finished.clear();
+        state.reset(false);
+        self.outgoing.retain(|record| record.edge != edge);
         self.reroute();
     }
 
@@ -338,11 +385,13 @@ impl Control {
         let remote = self.states.entry(tenant).or_default().remote.entry(origin).or_default();
         let applied = remote.apply(incarnation, record, INTEREST_FILTERS_MAX);
         self.apply(tenant, origin, incarnation, applied, Some(edge));
-        if finished {
-            if let Some(state) = self.edges.get_mut(&edge) {
+        if let Some(state) = self.edges.get_mut(&edge) {
+            state.unconfirmed.remove(&(tenant, origin));
+            if finished {
                 state.finished.insert(tenant);
+                self.forget_unconfirmed(edge);
+                self.refresh_sync();
             }
-            self.refresh_sync();
         }
         Ok(())
     }

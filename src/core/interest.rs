@@ -42,6 +42,8 @@ pub enum Record {
         /// Position in the origin's sequence.
         seq: u64,
     },
+    /// Nothing is known of the origin on the way to it any more; what it wants is told anew when it is heard of again.
+    Forget,
 }
 
 /// This broker's own interest in one tenant.
@@ -162,23 +164,38 @@ impl Remote {
         Applied { added: Vec::new(), removed, forward }
     }
 
+    /// Forgets the origin altogether, so that whatever life it has when it is heard of again is news.
+    pub fn forget(&mut self) -> Applied {
+        let known = std::mem::take(self);
+        let forward = if known.is_untouched() { Vec::new() } else { vec![Record::Forget] };
+        Applied { added: Vec::new(), removed: known.interests.into_iter().collect(), forward }
+    }
+
     /// Applies one record of the life `incarnation`; records of an older life change nothing.
     pub fn apply(&mut self, incarnation: u64, record: Record, filters_max: usize) -> Applied {
+        if record == Record::Forget {
+            return self.forget();
+        }
         let mut applied = self.reborn(incarnation);
         if incarnation < self.incarnation {
             return applied;
         }
         match record {
+            Record::Forget => {}
             Record::SyncStart { seq } => {
-                self.staging = (seq > self.seq).then(|| (seq, BTreeSet::new()));
+                // A list as of what is known is compared, too, since a change may have been missed before the last one.
+                self.staging = (seq >= self.seq).then(|| (seq, BTreeSet::new()));
             }
             Record::SyncEnd { seq } => {
                 if let Some((_, list)) = self.staging.take_if(|(staged, _)| *staged == seq) {
                     applied.added.extend(list.difference(&self.interests).cloned());
                     applied.removed.extend(self.interests.difference(&list).cloned());
                     self.interests = list;
+                    let is_news = seq > self.seq || !(applied.added.is_empty() && applied.removed.is_empty());
                     self.seq = seq;
-                    applied.forward = self.sync();
+                    if is_news {
+                        applied.forward = self.sync();
+                    }
                 }
             }
             Record::Change { seq, add, interest } => {
@@ -273,6 +290,28 @@ mod tests {
         assert_eq!(remote.apply(5, record, 10), Applied::default());
         let small = Record::Change { seq: 1, add: true, interest: interest("b") };
         assert_eq!(remote.apply(6, small, 10).added, [interest("b")]);
+    }
+
+    #[test]
+    fn an_origin_that_was_forgotten_is_news_again() {
+        let mut remote = Remote::default();
+        let record = Record::Change { seq: 9, add: true, interest: interest("a") };
+        remote.apply(5, record.clone(), 10);
+        let forgotten = remote.apply(5, Record::Forget, 10);
+        assert_eq!((forgotten.removed, forgotten.forward), (vec![interest("a")], vec![Record::Forget]));
+        assert_eq!(remote.apply(5, Record::Forget, 10), Applied::default(), "and passed on once");
+        assert_eq!(remote.apply(5, record, 10).added, [interest("a")], "the same life, heard of again");
+    }
+
+    #[test]
+    fn a_full_list_of_filters_can_shrink() {
+        let mut remote = Remote::default();
+        for seq in 1..=4u64 {
+            let record = Record::Change { seq, add: true, interest: interest(&format!("f{seq}")) };
+            remote.apply(1, record, 3);
+        }
+        let gone = Record::Change { seq: 9, add: false, interest: interest("f1") };
+        assert_eq!(remote.apply(1, gone, 3).removed, [interest("f1")]);
     }
 
     #[test]

@@ -8,20 +8,46 @@ use crate::inbox::Inbox;
 use crate::name::{ClassSet, QueueGroup};
 use crate::sched::SessionLanes;
 
+/// How frames for a session are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// The native protocol.
+    #[default]
+    Native,
+    /// The NATS text protocol.
+    Nats {
+        /// Whether the client reads header blocks.
+        headers: bool,
+    },
+}
+
 /// One connected client: its principal and its egress.
 #[derive(Debug)]
 pub struct SessionPort {
     id: u64,
     principal: Arc<Principal>,
     echo: bool,
+    dialect: Dialect,
     inbox: Inbox<SessionLanes>,
 }
 
 impl SessionPort {
-    /// A session with an empty egress; `echo` says whether it gets its own messages back.
+    /// A native session with an empty egress; `echo` says whether it gets its own messages back.
     #[must_use]
     pub const fn new(id: u64, principal: Arc<Principal>, echo: bool, inbox: Inbox<SessionLanes>) -> Self {
-        Self { id, principal, echo, inbox }
+        Self { id, principal, echo, dialect: Dialect::Native, inbox }
+    }
+
+    /// The same session, written to in another dialect.
+    #[must_use]
+    pub fn speaking(self, dialect: Dialect) -> Self {
+        Self { dialect, ..self }
+    }
+
+    /// How frames for it are written.
+    #[must_use]
+    pub const fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     /// The session's number, unique within the node's incarnation.
@@ -54,6 +80,7 @@ impl SessionPort {
 pub struct Sub {
     port: Arc<SessionPort>,
     sid: u32,
+    tag: Box<[u8]>,
     classes: ClassSet,
     queue: Option<QueueGroup>,
     qualified: bool,
@@ -86,6 +113,7 @@ impl Sub {
         Self {
             port,
             sid,
+            tag: Box::default(),
             classes: filter.classes(),
             queue: if observer { None } else { queue },
             qualified: filter.is_qualified(),
@@ -105,6 +133,18 @@ impl Sub {
     #[must_use]
     pub const fn sid(&self) -> u32 {
         self.sid
+    }
+
+    /// The same subscription with the text by which its client knows it, where that is not a number.
+    #[must_use]
+    pub fn tagged(self, tag: Box<[u8]>) -> Self {
+        Self { tag, ..self }
+    }
+
+    /// The text by which its client knows it, where that is not a number.
+    #[must_use]
+    pub const fn tag(&self) -> &[u8] {
+        &self.tag
     }
 
     /// The classes wanted.

@@ -34,6 +34,8 @@ pub enum Command {
         port: Arc<SessionPort>,
         /// The client's number.
         sid: u32,
+        /// The text by which the client knows it, where that is not a number.
+        tag: Box<[u8]>,
         /// The permit.
         permit: Permit<Read>,
         /// The queue group.
@@ -153,8 +155,10 @@ impl Driver {
     /// Applies one command. Nothing is seen of it until [`Driver::commit`].
     pub fn apply(&mut self, command: Command) -> Outcome {
         match command {
-            Command::Subscribe { port, sid, permit, queue, local_only } => {
-                self.subscribe(port, sid, permit, queue, local_only);
+            Command::Subscribe { port, sid, tag, permit, queue, local_only } => {
+                let filter = permit.object().0.to_string();
+                let added = self.control.subscribe(&port, sid, tag, permit, queue, local_only);
+                self.answer_subscribe(port, sid, filter, added);
             }
             Command::Unsubscribe { session, sid, max } => self.control.unsubscribe(session, sid, max),
             Command::Ping { port, token } => self.answers.push((port, wire::Pong { token }.into())),
@@ -185,16 +189,8 @@ impl Driver {
         Outcome::Done
     }
 
-    fn subscribe(
-        &mut self,
-        port: Arc<SessionPort>,
-        sid: u32,
-        permit: Permit<Read>,
-        queue: Option<QueueGroup>,
-        local_only: bool,
-    ) {
-        let filter = permit.object().0.to_string();
-        let answer = match self.control.subscribe(&port, sid, permit, queue, local_only) {
+    fn answer_subscribe(&mut self, port: Arc<SessionPort>, sid: u32, filter: String, added: Result<(), Deny>) {
+        let answer = match added {
             Ok(()) => wire::Subscribed { sid }.into(),
             Err(reason) => {
                 self.count_refusal(&port, reason);
@@ -282,6 +278,7 @@ fn encode(outgoing: &Outgoing) -> (BytesMut, Handles) {
         }
         .into(),
         Record::SyncStart { seq } => wire::InterestSync { origin, seq: *seq, reset: true, last: false }.into(),
+        Record::Forget => wire::InterestSync { origin, seq: 0, reset: true, last: true }.into(),
         Record::SyncEnd { seq } => wire::InterestSync { origin, seq: *seq, reset: false, last: true }.into(),
     };
     let mut frame = BytesMut::new();

@@ -32,9 +32,9 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::batch::{Batch, Message, TargetGroups};
+use crate::client::route::relay_to;
 use crate::driver::Command;
 use crate::sender::Sender;
-use crate::session::relay_to;
 use crate::shared::Shared;
 
 /// Why a bridge must be closed.
@@ -330,6 +330,7 @@ impl Lane {
             }
             Control::InterestSync(body) => {
                 let record = match body {
+                    wire::InterestSync { reset: true, last: true, .. } => Record::Forget,
                     wire::InterestSync { reset: true, seq, .. } => Record::SyncStart { seq },
                     wire::InterestSync { seq, .. } => Record::SyncEnd { seq },
                 };

@@ -1,7 +1,10 @@
 //! The sending half of a bridge: slices in scheduler order, each on the stream its lane is pinned to.
+//!
+//! Small parts are joined: QUIC walks a stream's unacknowledged pieces for every packet, so that thousands of small ones
+//! cost several times what one more copy does.
 
 use bytes::{Bytes, BytesMut};
-use glocal_core::limits::{BRIDGE_STREAMS, LANE_IDLE_MS};
+use glocal_core::limits::{BRIDGE_STREAMS, LANE_IDLE_MS, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::Class;
 use glocal_core::tenant::TenantKey;
 use glocal_core::time::Time;
@@ -20,6 +23,15 @@ pub struct StreamWrite {
     pub parts: Vec<Bytes>,
 }
 
+/// What comes next on a bridge that has something queued.
+#[derive(Debug)]
+pub enum Due {
+    /// These writes, now.
+    Writes(Vec<StreamWrite>),
+    /// The edge is shaped and may not send before this moment.
+    Later(Time),
+}
+
 #[derive(Debug)]
 struct OutLane {
     id: u32,
@@ -32,9 +44,27 @@ pub struct LaneWriter {
     newest_lane: u32,
     lanes: HashMap<(TenantKey, Class), OutLane>,
     parts: Vec<Bytes>,
+    joined: BytesMut,
 }
 
+/// Memory taken at once for joined parts, in bytes.
+const JOINED_BYTES: usize = 64 * 1024;
+
 impl LaneWriter {
+    /// As [`Self::fill`]; `None` only when nothing is queued. Whoever gets [`Due::Later`] comes back by itself then: pushes
+    /// do not wake it, see [`glocal_core::inbox::Inbox::poll_drain`].
+    pub fn next(
+        &mut self,
+        link: &Link,
+        lanes: &mut EdgeLanes,
+        shared: &Shared,
+        now: Time,
+        max_bytes: usize,
+    ) -> Option<Due> {
+        let writes = self.fill(link, lanes, shared, now, max_bytes);
+        if writes.is_empty() { lanes.sched_mut().ready_at(now).map(Due::Later) } else { Some(Due::Writes(writes)) }
+    }
+
     /// Takes up to `max_bytes` from the lanes, as writes to streams in the order in which they are to happen. The
     /// sender's check is made a second time here, since a queue may be older than a narrowing.
     pub fn fill(
@@ -47,6 +77,9 @@ impl LaneWriter {
     ) -> Vec<StreamWrite> {
         let mut writes: Vec<StreamWrite> = Vec::new();
         let mut filled = 0;
+        if self.joined.capacity() == 0 {
+            self.joined.reserve(JOINED_BYTES);
+        }
         while filled < max_bytes {
             self.parts.clear();
             let Some(slice) = lanes.next_slice(now, &mut self.parts) else { break };
@@ -54,30 +87,51 @@ impl LaneWriter {
             let Some(tenant) = tenants.by_key(slice.tenant).filter(|t| link.edge().may_send(t.key())) else {
                 let id = tenants.by_key(slice.tenant).map(|t| t.id().to_string());
                 lanes.purge(slice.tenant, tenants);
+                self.finish_part(writes.last_mut());
                 writes.extend(id.and_then(|id| self.reset_tenant(slice.tenant, &id)));
                 continue;
             };
             let stream = stream_of(tenant.id().as_str());
-            let mut header = BytesMut::new();
-            self.head(slice.tenant, slice.class, tenant.id().as_str(), slice.bytes, now, &mut header);
-            filled += header.len() + slice.bytes;
-            let index = match writes.last() {
-                Some(last) if last.stream == stream => writes.len() - 1,
-                _ => {
-                    writes.push(StreamWrite { stream, parts: Vec::new() });
-                    writes.len() - 1
-                }
-            };
-            if let Some(write) = writes.get_mut(index) {
-                write.parts.push(header.freeze());
-                write.parts.append(&mut self.parts);
+            if writes.last().is_none_or(|last| last.stream != stream) {
+                self.finish_part(writes.last_mut());
+                writes.push(StreamWrite { stream, parts: Vec::new() });
             }
+            let before = self.joined.len();
+            self.head(slice.tenant, slice.class, tenant.id().as_str(), slice.bytes, now);
+            filled += self.joined.len() - before + slice.bytes;
+            self.join(writes.last_mut());
         }
+        self.finish_part(writes.last_mut());
         lanes.count_drops(shared.policy.tenants());
         writes
     }
 
-    fn head(&mut self, tenant: TenantKey, class: Class, id: &str, bytes: usize, now: Time, out: &mut BytesMut) {
+    /// Moves the parts of one slice behind its head: small ones joined, large ones as they are.
+    fn join(&mut self, mut write: Option<&mut StreamWrite>) {
+        let mut parts = std::mem::take(&mut self.parts);
+        for part in parts.drain(..) {
+            if part.len() < SHARED_PAYLOAD_BYTES_MIN {
+                self.joined.extend_from_slice(&part);
+            } else {
+                self.finish_part(write.as_deref_mut());
+                if let Some(write) = write.as_deref_mut() {
+                    write.parts.push(part);
+                }
+            }
+        }
+        // Its memory serves the next slice.
+        self.parts = parts;
+    }
+
+    /// Ends the part that is being joined.
+    fn finish_part(&mut self, write: Option<&mut StreamWrite>) {
+        if let Some(write) = write.filter(|_| !self.joined.is_empty()) {
+            write.parts.push(self.joined.split().freeze());
+        }
+    }
+
+    fn head(&mut self, tenant: TenantKey, class: Class, id: &str, bytes: usize, now: Time) {
+        let out = &mut self.joined;
         let open = OpenHeader { class, tenant: id };
         let (lane, kind, extra) = match self.lanes.get_mut(&(tenant, class)) {
             Some(lane) => {

@@ -6,6 +6,7 @@
 //! principal, a lane's from its opening, both checked.
 
 pub mod batch;
+pub mod client;
 pub mod driver;
 pub mod handshake;
 pub mod lane_reader;

@@ -133,7 +133,7 @@ impl World {
         let filter = Filter::qualify(port.principal().tenant(), filter.as_bytes()).unwrap();
         let permit = policy.authorize(port.principal(), Read(filter)).unwrap();
         let queue = queue.map(|q| QueueGroup::parse(q).unwrap());
-        self.nodes[node].subscribe(port, sid, permit, queue, false).unwrap();
+        self.nodes[node].subscribe(port, sid, Box::default(), permit, queue, false).unwrap();
         self.run();
     }
 
@@ -284,7 +284,11 @@ fn limits_hold_and_maxima_end_subscriptions() {
     let policy = Policy::new(1, Arc::clone(&world.tenants[0]));
     let own = TenantId::parse("tenantA").unwrap();
     let permit = policy.authorize(a.principal(), Read(Filter::qualify(&own, b"y").unwrap())).unwrap();
-    assert_eq!(world.nodes[0].subscribe(&a, 1, permit, None, false), Err(Deny::Limit), "a number in use");
+    assert_eq!(
+        world.nodes[0].subscribe(&a, 1, Box::default(), permit, None, false),
+        Err(Deny::Limit),
+        "a number in use"
+    );
     world.nodes[0].unsubscribe(a.id(), 1, Some(2));
     world.run();
     let found = world.find(0, "tenantA", "x");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use glocal_core::name::Destination;
 use glocal_core::name::RawName;
+use glocal_core::rate::TokenBucket;
 use glocal_core::sched::ClassConfig;
 use proptest::prelude::*;
 use smallvec::SmallVec;
@@ -12,7 +13,7 @@ use smallvec::SmallVec;
 use super::*;
 use crate::batch::{Batch, Message};
 use crate::lane_reader::{Arrivals, LaneReader};
-use crate::lane_writer::LaneWriter;
+use crate::lane_writer::{Due, LaneWriter};
 use crate::testing::{Got, NOW, Node, subscribe};
 
 const TENANTS: [&str; 2] = ["tenantA", "private"];
@@ -279,4 +280,44 @@ fn a_lane_that_announced_too_much_forgets_and_goes_on() {
     bridge.transfer(usize::MAX, 16_384);
     assert_eq!(got + received(reader.read()).len(), rounds);
     assert_eq!(bridge.to.link(0).edge().refused.value(), 0);
+}
+
+#[test]
+fn small_frames_are_joined_and_large_payloads_shared() {
+    let mut bridge = Bridge::new();
+    let mut reader = bridge.to.client("tenantA", "reader");
+    reader.say(&mut bridge.to, subscribe(1, ">"));
+    for _ in 0..50 {
+        bridge.push(0, Class::Live, 100);
+    }
+    let (link, shared) = (bridge.from.link(0), Arc::clone(&bridge.from.shared));
+    let writes = link.inbox().with(|lanes| bridge.writer.fill(&link, lanes, &shared, NOW, usize::MAX));
+    let parts: Vec<_> = writes.iter().map(|write| write.parts.len()).collect();
+    assert_eq!(parts, [1], "one stream, one part");
+    bridge.carry(writes, usize::MAX);
+    bridge.push(0, Class::Live, 10);
+    bridge.push(0, Class::Live, 10_000);
+    bridge.push(0, Class::Live, 10);
+    let writes = link.inbox().with(|lanes| bridge.writer.fill(&link, lanes, &shared, NOW, usize::MAX));
+    let parts: Vec<Vec<_>> = writes.iter().map(|write| write.parts.iter().map(Bytes::len).collect()).collect();
+    assert!(matches!(parts.as_slice(), [one] if one.len() == 3 && one[1] >= 10_000), "{parts:?}");
+    bridge.carry(writes, 1_000);
+    assert_eq!(received(reader.read()), bridge.sent);
+}
+
+#[test]
+fn what_comes_while_a_shaped_edge_pauses_is_due_when_the_pause_ends() {
+    let mut bridge = Bridge::new();
+    let (link, shared) = (bridge.from.link(0), Arc::clone(&bridge.from.shared));
+    link.inbox().with(|lanes| lanes.sched_mut().set_shaper(Some(TokenBucket::new(10_000, 100, NOW))));
+    let next =
+        |writer: &mut LaneWriter, now| link.inbox().with(|lanes| writer.next(&link, lanes, &shared, now, usize::MAX));
+    assert!(next(&mut bridge.writer, NOW).is_none(), "nothing is queued");
+    bridge.push(0, Class::Live, 1_000);
+    let Some(Due::Writes(_)) = next(&mut bridge.writer, NOW) else { panic!("the burst is free") };
+    assert!(next(&mut bridge.writer, NOW).is_none(), "empty: the next push wakes");
+    bridge.push(0, Class::Live, 1_000);
+    let Some(Due::Later(until)) = next(&mut bridge.writer, NOW) else { panic!("the rate is used up") };
+    assert!(until > NOW && until < NOW.plus_millis(1_000), "{until:?}");
+    assert!(matches!(next(&mut bridge.writer, until), Some(Due::Writes(_))));
 }

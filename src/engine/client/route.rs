@@ -22,7 +22,7 @@ use crate::shared::Shared;
 /// A permitted destination with everybody who wants it. Made from a permit alone; holds for one policy epoch and one
 /// generation of the tenant's table.
 #[derive(Debug)]
-pub(super) struct Route {
+pub(crate) struct Route {
     tenant: Arc<Tenant>,
     rule: Rule,
     class: Class,
@@ -52,40 +52,40 @@ impl Route {
     }
 
     /// The tenant whose message it is.
-    pub(super) const fn tenant(&self) -> &Arc<Tenant> {
+    pub(crate) const fn tenant(&self) -> &Arc<Tenant> {
         &self.tenant
     }
 
     /// The line of the policy that allowed it.
-    pub(super) const fn rule(&self) -> &Rule {
+    pub(crate) const fn rule(&self) -> &Rule {
         &self.rule
     }
 
     /// The class.
-    pub(super) const fn class(&self) -> Class {
+    pub(crate) const fn class(&self) -> Class {
         self.class
     }
 
     /// Where the raw name begins in the text the client wrote.
-    pub(super) const fn raw_offset(&self) -> usize {
+    pub(crate) const fn raw_offset(&self) -> usize {
         self.raw_offset
     }
 
     /// Who wants it.
-    pub(super) const fn found(&self) -> &Match {
+    pub(crate) const fn found(&self) -> &Match {
         &self.found
     }
 }
 
 /// Decisions of one session by class and name as written.
 #[derive(Debug, Default)]
-pub(super) struct MatchCache {
+pub(crate) struct MatchCache {
     routes: [HashMap<Box<[u8]>, Route>; 4],
 }
 
 impl MatchCache {
     /// The route of a name, from the cache while it holds, else decided afresh; the flag says which.
-    pub(super) fn find(
+    pub(crate) fn find(
         &mut self,
         shared: &Shared,
         principal: &Arc<Principal>,
@@ -113,17 +113,17 @@ impl MatchCache {
     }
 }
 
-/// What became of a publish.
+/// Who was given a copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Published {
+pub(crate) struct Reached {
     /// Sessions here and brokers elsewhere that were given a copy.
-    pub(super) targets: usize,
+    pub(crate) targets: usize,
     /// Whether anyone who counts as a responder was among them.
-    pub(super) responders: bool,
+    pub(crate) responders: bool,
 }
 
 /// Collects the copies of one message: one per session here, one per next hop with the list of target brokers.
-pub(super) fn publish(
+pub(crate) fn publish(
     shared: &Shared,
     route: &Route,
     message: &Message<'_>,
@@ -131,18 +131,18 @@ pub(super) fn publish(
     turn: u64,
     now: Time,
     batch: &mut Batch,
-) -> Published {
+) -> Reached {
     let found = &route.found;
     let takes = |sub: &Sub| own.echo() || sub.port().id() != own.id();
-    let mut published = Published::default();
+    let mut reached = Reached::default();
     batch.begin();
     for target in &found.ports {
         if target.port.id() == own.id() && !own.echo() {
             continue;
         }
         if batch.deliver(&target.port, target.qualified, target.subs.iter(), message) {
-            published.targets += 1;
-            published.responders |= target.subs.iter().any(|s| !s.is_observer());
+            reached.targets += 1;
+            reached.responders |= target.subs.iter().any(|s| !s.is_observer());
         }
     }
     let mut chosen: SmallVec<[(BrokerIndex, &QueueGroup); 2]> = SmallVec::new();
@@ -150,8 +150,8 @@ pub(super) fn publish(
         match choose(group, turn, takes) {
             Some(Member::Local(sub)) => {
                 let delivered = batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message);
-                published.targets += usize::from(delivered);
-                published.responders |= delivered;
+                reached.targets += usize::from(delivered);
+                reached.responders |= delivered;
             }
             Some(Member::Remote(broker)) => chosen.push((broker, &group.name)),
             None => {}
@@ -162,9 +162,9 @@ pub(super) fn publish(
     let token = reply_to.map(|reply| reply.token).or(message.reply_token);
     let message = Message { reply_token: token, ..*message };
     let remote = relay(shared, found, &chosen, extra, &message, batch);
-    published.targets += remote;
-    published.responders |= remote > 0 && (found.far_responders || !chosen.is_empty() || extra.is_some());
-    published
+    reached.targets += remote;
+    reached.responders |= remote > 0 && (found.far_responders || !chosen.is_empty() || extra.is_some());
+    reached
 }
 
 /// Collects one copy per next hop; returns the number of target brokers.

@@ -1,0 +1,264 @@
+//! What every client session does, whatever protocol it speaks: subscribing, publishing, being refused.
+//!
+//! The protocol machines ([`crate::session`] and others) turn bytes into calls of [`Client`] and results into bytes. The
+//! principal is fixed before the first byte; nothing a client says changes it. Every publish and subscription passes
+//! policy; what is refused is counted and logged here, once, and the session goes on.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use glocal_core::deny::{Access, Deny, DenyLine, Escaped};
+use glocal_core::identity::Principal;
+use glocal_core::inbox::Inbox;
+use glocal_core::limits::DENY_LOGS_PER_SECOND;
+use glocal_core::name::{Class, Destination, Filter, QueueGroup, RawName};
+use glocal_core::policy::{Read, Rule};
+use glocal_core::port::{Dialect, SessionPort};
+use glocal_core::rate::LogLimiter;
+use glocal_core::sched::SessionLanes;
+use glocal_core::tenant::Tenant;
+use glocal_core::time::Time;
+
+use crate::batch::{Batch, Message};
+use crate::driver::Command;
+use crate::sender::Sender;
+use crate::shared::Shared;
+
+pub(crate) mod route;
+
+use route::{MatchCache, Route};
+
+/// What a session machine brought about, for its caller to carry out.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Commands for the control half, in order. Nothing further of this session may be read before they took effect.
+    pub commands: Vec<Command>,
+    /// Bytes for this client, ahead of its lanes.
+    pub replies: BytesMut,
+    /// Frames for other sessions and edges.
+    pub batch: Batch,
+    /// Log lines of refusals, already escaped and limited.
+    pub denials: Vec<String>,
+    /// Log lines of permits, where they are wanted.
+    pub allowances: Vec<String>,
+}
+
+/// A message as a client publishes it, its names unchecked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outgoing<'m> {
+    /// Raw or qualified name.
+    pub name: &'m [u8],
+    /// Reply subject, empty for none.
+    pub reply: &'m [u8],
+    /// Header block, verbatim.
+    pub headers: &'m [u8],
+    /// Payload, within the fabric's limit.
+    pub payload: &'m [u8],
+    /// The class a raw name is published in; the session's default without.
+    pub class: Option<Class>,
+    /// Milliseconds it is worth something.
+    pub ttl_ms: Option<u32>,
+}
+
+/// What became of a publish.
+#[derive(Clone, Copy, Debug)]
+pub struct Published {
+    /// The class it was published in.
+    pub class: Class,
+    /// Sessions here and brokers elsewhere that were given a copy.
+    pub targets: u32,
+    /// Whether it asked for a reply and certainly nobody who could give one was reached.
+    pub no_responders: bool,
+}
+
+/// Who is connected, before it may do anything.
+#[derive(Debug)]
+pub struct Identity {
+    /// The node's facts.
+    pub shared: Arc<Shared>,
+    /// Who.
+    pub principal: Arc<Principal>,
+    /// The session's number.
+    pub id: u64,
+    limiter: LogLimiter,
+}
+
+impl Identity {
+    /// A new session of `principal`.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, principal: Arc<Principal>, now: Time) -> Self {
+        let id = shared.next_session();
+        Self { shared, principal, id, limiter: LogLimiter::new(DENY_LOGS_PER_SECOND, now) }
+    }
+
+    /// The tenant's handle; `None` for a tenant that is not in the fabric.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&Arc<Tenant>> {
+        self.shared.policy.tenants().by_id(self.principal.tenant().as_str())
+    }
+
+    /// Where the session's reply subjects begin: its own name where only owners may read replies, else `random`.
+    #[must_use]
+    pub fn inbox_prefix(&self, random: u64) -> String {
+        let owner_only = self.tenant().is_some_and(|tenant| tenant.section().owner_only_replies);
+        match self.principal.named().filter(|_| owner_only) {
+            Some((region, agent)) => format!("_INBOX.{region}.{agent}."),
+            None => format!("_INBOX.{random:016x}."),
+        }
+    }
+
+    /// Counts and logs a refusal, and returns its text for the client.
+    pub fn refuse(&mut self, access: Access, subject: &[u8], reason: Deny, now: Time, effects: &mut Effects) -> String {
+        if let Some(tenant) = self.tenant() {
+            tenant.counters().deny(access, reason);
+        }
+        if self.limiter.allow(now).is_some() {
+            let line = DenyLine { access, destination: subject, principal: &self.principal, reason };
+            effects.denials.push(line.to_string());
+        }
+        reason.text(self.principal.tenant().as_str())
+    }
+
+    fn log_allowance(&self, access: Access, name: &[u8], rule: &Rule, effects: &mut Effects) {
+        // Doors between tenants are always logged; the rest only where the operator wants it.
+        if self.shared.log_allow || rule.is_observer() {
+            let (access, name) = (access.as_str(), Escaped(name));
+            effects.allowances.push(format!("ALLOW {access} '{name}' for {} : {}", self.principal, rule.as_str()));
+        }
+    }
+}
+
+/// A session that may subscribe and publish.
+#[derive(Debug)]
+pub struct Client {
+    port: Arc<SessionPort>,
+    sender: Arc<Sender>,
+    default_class: Class,
+    seqs: [u64; 4],
+    turn: u64,
+    cache: MatchCache,
+}
+
+impl Client {
+    /// Opens a session; `echo` says whether it gets its own messages back.
+    #[must_use]
+    pub fn open(identity: &Identity, dialect: Dialect, default_class: Class, echo: bool) -> Self {
+        let shared = &identity.shared;
+        let handle = shared.next_sender();
+        let inbox = Inbox::new(SessionLanes::default());
+        let principal = Arc::clone(&identity.principal);
+        Self {
+            sender: Sender::local(handle, shared.own, identity.id, &principal),
+            port: Arc::new(SessionPort::new(identity.id, principal, echo, inbox).speaking(dialect)),
+            default_class,
+            seqs: [0; 4],
+            turn: u64::from(handle),
+            cache: MatchCache::default(),
+        }
+    }
+
+    /// The session's egress.
+    #[must_use]
+    pub const fn port(&self) -> &Arc<SessionPort> {
+        &self.port
+    }
+
+    /// The class of publishes that name none.
+    #[must_use]
+    pub const fn default_class(&self) -> Class {
+        self.default_class
+    }
+
+    /// Asks policy for a subscription and, when it is permitted, leaves the command to make it in `effects`.
+    /// `tag` is the text by which the client knows it, where that is not a number. `local_only` subscriptions are not told to other brokers.
+    ///
+    /// # Errors
+    /// Why not; nothing is counted or logged yet.
+    pub fn subscribe(
+        &self,
+        identity: &Identity,
+        text: &[u8],
+        queue: Option<&str>,
+        sid: u32,
+        tag: &[u8],
+        local_only: bool,
+        effects: &mut Effects,
+    ) -> Result<(), Deny> {
+        let filter = Filter::qualify(identity.principal.tenant(), text)?;
+        let queue = queue.map(QueueGroup::parse).transpose()?;
+        let permit = identity.shared.policy.authorize(&identity.principal, Read(filter))?;
+        identity.log_allowance(Access::Read, text, permit.rule(), effects);
+        let port = Arc::clone(&self.port);
+        effects.commands.push(Command::Subscribe { port, sid, tag: Box::from(tag), permit, queue, local_only });
+        Ok(())
+    }
+
+    /// Asks policy for a publish and, when it is permitted, collects its copies in `effects`.
+    ///
+    /// # Errors
+    /// What was refused, the name or the reply subject, and why; nothing is counted or logged yet.
+    pub fn publish<'m>(
+        &mut self,
+        identity: &Identity,
+        outgoing: &Outgoing<'m>,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Result<Published, (&'m [u8], Deny)> {
+        let shared = &identity.shared;
+        let class = outgoing.class.unwrap_or(self.default_class);
+        let found = self.cache.find(shared, &identity.principal, class, outgoing.name);
+        let (route, fresh) = found.map_err(|reason| (outgoing.name, reason))?;
+        if fresh {
+            identity.log_allowance(Access::Write, outgoing.name, route.rule(), effects);
+        }
+        check_reply(outgoing.reply).map_err(|reason| (outgoing.reply, reason))?;
+        let name = outgoing.name.get(route.raw_offset()..).unwrap_or_default();
+        let raw = RawName::parse(name).map_err(|error| (outgoing.name, error.into()))?;
+        self.turn = self.turn.wrapping_add(1);
+        let seq = self.seqs.get_mut(route.class().index()).map_or(0, |seq| {
+            *seq += 1;
+            *seq
+        });
+        let counters = route.tenant().counters().class(route.class());
+        counters.published.add(1);
+        counters.published_bytes.add(outgoing.payload.len() as u64);
+        let message = Message {
+            tenant: route.tenant(),
+            destination: Destination::of(route.tenant().id(), route.class(), raw),
+            reply: outgoing.reply,
+            headers: outgoing.headers,
+            payload: outgoing.payload,
+            ttl_ms: outgoing.ttl_ms,
+            sender: &self.sender,
+            incarnation: shared.incarnation,
+            seq,
+            reply_token: (!outgoing.reply.is_empty()).then_some(identity.id),
+            hops: 1,
+        };
+        let reached = route::publish(shared, route, &message, &self.port, self.turn, now, &mut effects.batch);
+        for (session, sid) in effects.batch.finished.drain(..) {
+            effects.commands.push(Command::Unsubscribe { session, sid, max: None });
+        }
+        if reached.targets == 0 {
+            counters.unmatched.add(1);
+        }
+        Ok(published(outgoing, route, reached))
+    }
+}
+
+fn published(outgoing: &Outgoing<'_>, route: &Route, reached: route::Reached) -> Published {
+    Published {
+        class: route.class(),
+        targets: u32::try_from(reached.targets).unwrap_or(u32::MAX),
+        no_responders: !outgoing.reply.is_empty() && !reached.responders && route.found().in_sync,
+    }
+}
+
+/// A reply subject is a raw name of the same tenant, or empty.
+fn check_reply(reply: &[u8]) -> Result<(), Deny> {
+    match reply {
+        [] => Ok(()),
+        [b'T', b'.', ..] => Err(Deny::CrossTenant),
+        _ => RawName::parse(reply).map(|_| ()).map_err(Deny::from),
+    }
+}
