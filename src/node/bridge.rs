@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use glocal_core::edge::{EdgeKey, TenantSet};
 use glocal_core::identity::Principal;
-use glocal_core::limits::HANDSHAKE_MS_MAX;
+use glocal_core::limits::{HANDSHAKE_MS_MAX, TEXT_BYTES_MAX};
 use glocal_core::tenant::TenantKey;
 use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::handshake::{HandshakeError, Mac, PeerSet, allowed_frames, check_hello, hello};
 use glocal_engine::lane_reader::Incoming;
 use glocal_engine::link::Link;
-use glocal_wire::control::{BridgeError, BridgeHello, Control, Ready};
+use glocal_wire::control::{BridgeError, BridgeHello, Control, Ready, clip};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -42,11 +43,15 @@ const EXPORTER_LABEL: &[u8] = b"EXPORTER-glocal-allowed-set";
 pub(crate) struct Ended {
     failure: Failure,
     detail: String,
+    /// The edge it was of, once the hellos have told.
+    edge: Option<EdgeKey>,
 }
 
 impl Ended {
+    /// The detail may quote the peer: what could forge a log line is replaced, and what is too long is cut.
     pub(crate) fn new(failure: Failure, detail: impl ToString) -> Self {
-        Self { failure, detail: detail.to_string() }
+        let detail = clip(detail.to_string().as_bytes(), TEXT_BYTES_MAX);
+        Self { failure, detail: detail.replace(char::is_control, "\u{fffd}"), edge: None }
     }
 }
 
@@ -80,23 +85,36 @@ async fn run(context: &Context, candidate: Candidate) -> Ended {
             return ended;
         }
     };
+    let edge = greeted.edge;
+    let ended = hold_edge(context, &candidate, greeted).await;
+    close(&candidate.connection, &ended);
+    Ended { edge: Some(edge), ..ended }
+}
+
+/// Runs a bridge that knows its edge, if no other one has a better right to it.
+async fn hold_edge(context: &Context, candidate: &Candidate, greeted: Greeted) -> Ended {
     let Some(status) = context.edges.get(greeted.edge) else {
         return Ended::new(Failure::Handshake, "no such edge");
     };
-    let Some(cancel) = take_edge(context, status, &candidate, &greeted) else {
-        let ended = Ended::new(Failure::Closed, "another bridge holds this edge");
-        close(&candidate.connection, &ended);
-        return ended;
+    let Some((cancel, number)) = take_edge(context, status, candidate, &greeted) else {
+        return Ended::new(Failure::Closed, "another bridge holds this edge");
     };
-    let number = status.holder.lock().as_ref().map_or(0, |h| h.number);
     // The bridge that held the edge before has been told to go; it lets go of the turn when it has.
-    let ended = {
-        let _turn = status.turn.lock().await;
-        serve_bridge(context, status, &candidate, greeted, cancel).await
+    let turn = tokio::select! {
+        biased;
+        () = cancel.cancelled() => None,
+        turn = status.turn.lock() => Some(turn),
+    };
+    let ended = match turn {
+        Some(_turn) => serve_bridge(context, status, candidate, greeted, cancel).await,
+        None => replaced(),
     };
     status.holder.lock().take_if(|h| h.number == number);
-    close(&candidate.connection, &ended);
     ended
+}
+
+fn replaced() -> Ended {
+    Ended::new(Failure::Closed, "replaced, or the node is ending")
 }
 
 struct Greeted {
@@ -140,14 +158,14 @@ async fn greet(context: &Context, candidate: &Candidate) -> Result<Greeted, Ende
     Ok(Greeted { edge, control, peer })
 }
 
-/// Makes this bridge the one that holds its edge, or says that another one stays. Dials that overlap collapse to that of
-/// the lesser node; otherwise the newer one wins at once.
+/// Makes this bridge the one that holds its edge and returns what ends it and its number, or says that another one stays.
+/// Dials that overlap collapse to that of the lesser node; otherwise the newer one wins at once.
 fn take_edge(
     context: &Context,
     status: &EdgeStatus,
     candidate: &Candidate,
     greeted: &Greeted,
-) -> Option<CancellationToken> {
+) -> Option<(CancellationToken, u64)> {
     /// Dials this close together are taken to overlap, in milliseconds.
     const OVERLAP_MS: u64 = 2_000;
     let now = context.clock.now();
@@ -170,8 +188,9 @@ fn take_edge(
         held.cancel.cancel();
     }
     let cancel = context.stop.child_token();
-    *holder = Some(Holder { age, dialled, cancel: cancel.clone(), since: now, number: status.next_number() });
-    Some(cancel)
+    let number = status.next_number();
+    *holder = Some(Holder { age, dialled, cancel: cancel.clone(), since: now, number });
+    Some((cancel, number))
 }
 
 async fn serve_bridge(
@@ -186,7 +205,11 @@ async fn serve_bridge(
         return Ended::new(Failure::Handshake, "no such edge");
     };
     let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
-    let settled = tokio::time::timeout(deadline, settle(context, &link, candidate, &mut greeted.control)).await;
+    let settled = tokio::select! {
+        biased;
+        () = cancel.cancelled() => return replaced(),
+        settled = tokio::time::timeout(deadline, settle(context, &link, candidate, &mut greeted.control)) => settled,
+    };
     let effective = match settled {
         Ok(Ok(effective)) => effective,
         Ok(Err(ended)) => return ended,
@@ -269,14 +292,17 @@ async fn carry(
     let edge = Arc::clone(link.edge());
     let incoming = Arc::new(Incoming::new(Arc::clone(&context.shared), edge, Arc::clone(&candidate.principal)));
     let usage = if candidate.dialled.is_some() { Usage::Server } else { Usage::Client };
+    let mut readers = JoinSet::new();
     let ended = tokio::select! {
         biased;
-        () = cancel.cancelled() => Ended::new(Failure::Closed, "replaced, or the node is ending"),
+        () = cancel.cancelled() => replaced(),
         ended = control_stream::run(context, status, link, control, &candidate.chain, usage) => ended,
-        ended = reader::run(context, connection, &incoming) => ended,
+        ended = reader::run(context, connection, &incoming, &mut readers) => ended,
         ended = writer::run(context, connection, link) => ended,
         reason = connection.closed() => closed(&reason),
     };
+    // None of them may still route for this bridge when the next one of the edge comes up.
+    readers.shutdown().await;
     // A stream that breaks first knows less than the connection.
     match connection.close_reason() {
         Some(reason) if ended.failure == Failure::Closed => closed(&reason),
@@ -314,5 +340,17 @@ fn note(context: &Context, status: &EdgeStatus, ended: &Ended, remote: Option<So
         let remote = remote.map_or_else(String::new, |r| format!(" at {r}"));
         tracing::warn!(edge = %edge.name(), peer = %edge.peer(), state = ended.failure.code(),
             "bridge down: {}{remote}: {}", edge.peer(), ended.detail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_forges_no_log_line() {
+        let ended = Ended::new(Failure::Closed, format!("bye\nDENY READ 'x'\u{1b}[31m{}", "x".repeat(4096)));
+        assert!(ended.detail.starts_with("bye\u{fffd}DENY READ 'x'\u{fffd}[31mxxx"), "{:?}", ended.detail);
+        assert!(ended.detail.len() <= TEXT_BYTES_MAX + 4, "{}", ended.detail.len());
     }
 }

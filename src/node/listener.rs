@@ -56,6 +56,11 @@ impl Drop for Admitted {
 }
 
 impl Admission {
+    /// Whether so many handshakes are unfinished that addresses must be proved first.
+    fn is_busy(&self) -> bool {
+        self.handshakes.available_permits() < HANDSHAKES_MAX / 2
+    }
+
     fn admit(&self, context: &Context, address: IpAddr) -> Option<Admitted> {
         let full = context.counters.sessions.value() >= SESSIONS_MAX || context.lame_duck.is_cancelled();
         let handshake = if full { None } else { Arc::clone(&self.handshakes).try_acquire_owned().ok() };
@@ -130,6 +135,11 @@ pub(crate) async fn serve_quic(context: Context, endpoint: quinn::Endpoint, admi
             () = context.lame_duck.cancelled() => return,
         };
         let Some(incoming) = incoming else { return };
+        if admission.is_busy() && !incoming.remote_address_validated() {
+            // Whoever sends from addresses that are not its own must not use up what clients need.
+            drop(incoming.retry());
+            continue;
+        }
         let remote = incoming.remote_address();
         match admission.admit(&context, remote.ip()) {
             Some(admitted) => {

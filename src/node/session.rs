@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
-use glocal_core::deny::Deny;
+use glocal_core::deny::{Deny, Escaped};
 use glocal_core::identity::Principal;
 use glocal_core::limits::{HANDSHAKE_MS_MAX, SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
@@ -71,7 +71,9 @@ where
     let end = session.serve().await;
     session.close(&end).await;
     context.counters.sessions.subtract();
-    tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), "session ended: {end}");
+    let why = end.to_string();
+    let why = Escaped(why.as_bytes());
+    tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), "session ended: {why}");
 }
 
 struct Session<S> {

@@ -21,6 +21,11 @@ pub(crate) async fn serve(context: Context, endpoint: quinn::Endpoint) {
             () = context.stop.cancelled() => return,
         };
         let Some(incoming) = incoming else { return };
+        if handshakes.available_permits() < BRIDGE_HANDSHAKES_MAX / 2 && !incoming.remote_address_validated() {
+            // Whoever sends from addresses that are not its own must not use up what brokers need.
+            drop(incoming.retry());
+            continue;
+        }
         let Ok(permit) = Arc::clone(&handshakes).try_acquire_owned() else {
             context.counters.connections_refused.add(1);
             incoming.refuse();
@@ -46,8 +51,9 @@ pub(crate) async fn serve(context: Context, endpoint: quinn::Endpoint) {
                     let peer = principal.node().cloned();
                     let candidate = Candidate { connection, principal: Arc::new(principal), chain, dialled: None };
                     let ended = run(&context, candidate).await;
-                    let status = context.edges.iter().find(|s| Some(s.edge().peer()) == peer.as_ref());
-                    match status {
+                    // Before the hellos have told the edge, any edge with this peer can say what is wrong.
+                    let of_peer = || context.edges.iter().find(|s| Some(s.edge().peer()) == peer.as_ref());
+                    match ended.edge.and_then(|edge| context.edges.get(edge)).or_else(of_peer) {
                         Some(status) => note(&context, status, &ended, Some(remote)),
                         None => tracing::warn!(%remote, "bridge refused: {}", ended.detail),
                     }

@@ -14,9 +14,13 @@ use crate::edge_status::Failure;
 /// Bytes taken from a stream at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Accepts the peer's data streams and reads them until one of them ends the bridge.
-pub(super) async fn run(context: &Context, connection: &quinn::Connection, incoming: &Arc<Incoming>) -> Ended {
-    let mut streams: JoinSet<Ended> = JoinSet::new();
+/// Accepts the peer's data streams and reads them in `streams` until one of them ends the bridge.
+pub(super) async fn run(
+    context: &Context,
+    connection: &quinn::Connection,
+    incoming: &Arc<Incoming>,
+    streams: &mut JoinSet<Ended>,
+) -> Ended {
     let mut accepted = 0;
     loop {
         tokio::select! {
@@ -58,9 +62,13 @@ async fn carry_out(context: &Context, incoming: &Incoming, arrivals: &mut Arriva
             "a lane of a tenant that this edge does not allow is skipped");
     }
     let mut commands = std::mem::take(&mut arrivals.commands);
-    commands.extend(arrivals.batch.finished.drain(..).map(|(session, sid)| {
-        glocal_engine::driver::Command::Unsubscribe { session, sid, max: None }
-    }));
+    commands.extend(
+        arrivals.batch.finished.drain(..).map(|(session, sid)| glocal_engine::driver::Command::Unsubscribe {
+            session,
+            sid,
+            max: None,
+        }),
+    );
     if !commands.is_empty() {
         for outcome in context.control.apply(commands).await {
             if let Outcome::RecordRefused(error) = outcome {
