@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use glocal_core::limits::BRIDGE_STREAMS;
-use glocal_engine::lane_writer::{LaneWriter, StreamWrite};
+use glocal_engine::lane_writer::{Due, LaneWriter};
 use glocal_engine::link::Link;
 
 use super::Ended;
@@ -29,13 +29,14 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
     let mut writer = LaneWriter::default();
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
-        // Shaped lanes say when they may go on; until then nothing wakes this task but the clock.
-        let ready = link.inbox().with(|lanes| lanes.sched_mut().ready_at(context.clock.now()));
-        let pause = ready.map(|at| context.clock.instant(at));
         let writes = tokio::select! {
-            writes = next(context, link, &mut writer) => writes,
-            () = async { tokio::time::sleep_until(pause.unwrap_or_else(tokio::time::Instant::now)).await },
-                if pause.is_some() => continue,
+            due = next(context, link, &mut writer) => match due {
+                Due::Writes(writes) => writes,
+                Due::Later(until) => {
+                    tokio::time::sleep_until(context.clock.instant(until)).await;
+                    continue;
+                }
+            },
             _ = sweep.tick() => link.inbox().with(|lanes| writer.sweep(lanes, &context.shared, context.clock.now())),
         };
         for mut write in writes {
@@ -47,15 +48,14 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
     }
 }
 
-/// The next writes, as soon as there are any.
-async fn next(context: &Context, link: &Link, writer: &mut LaneWriter) -> Vec<StreamWrite> {
+/// Waits until something is queued, and takes it if the edge's rate allows.
+async fn next(context: &Context, link: &Link, writer: &mut LaneWriter) -> Due {
     poll_fn(|cx| {
-        let drained = link.inbox().poll_drain(cx, |lanes| {
-            let writes = writer.fill(link, lanes, &context.shared, context.clock.now(), FILL_BYTES);
-            (!writes.is_empty()).then_some(writes)
-        });
+        let drained = link
+            .inbox()
+            .poll_drain(cx, |lanes| writer.next(link, lanes, &context.shared, context.clock.now(), FILL_BYTES));
         match drained {
-            Poll::Ready(Some(writes)) => Poll::Ready(writes),
+            Poll::Ready(Some(due)) => Poll::Ready(due),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     })
