@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::connect::block_on;
+use super::output::PipeClosed;
 use super::{WithHint as _, usage};
 
 mod attacks;
@@ -80,6 +81,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
         Ok(None) => Err(anyhow::anyhow!("interrupted; the brokers are stopped")),
+        // A story that nobody has heard to its end proves nothing, so this is no ordinary end of a pipe.
+        Err(error) if error.is::<PipeClosed>() => Err(anyhow::anyhow!("standard output was closed before the end")),
         Err(error) => {
             let path = folder.stay();
             Err(error).hint(format!("certificates and logs are kept in '{}'", path.display()))

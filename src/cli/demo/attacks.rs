@@ -18,7 +18,7 @@ use super::mesh::Mesh;
 use super::plan::{ALICE, ANNA, BERTA, BOB, Fabric, GLOBAL, OPERATOR, REGION_A, REGION_B, SUPERUSER, label, tenant};
 use super::raw::{self, End, Shown};
 use super::story::Story;
-use super::traffic::{expect, nobody_else, refused, refused_publish, refused_subscribe};
+use super::traffic::{and_nobody_heard, expect, refused, refused_publish, refused_subscribe};
 
 /// The metric of refused certificates.
 const REFUSED: &str = "glocal_handshakes_refused";
@@ -92,9 +92,8 @@ impl Field<'_> {
         let alice = self.cast.player(ALICE)?;
         let composite = "T.tenantA.live.demo.x,T.tenantB.live.demo.y";
         let written = async {
-            let line = refused_publish(self.mesh, alice, composite, "composite-destination").await?;
-            nobody_else(self.cast).await?;
-            Ok(line)
+            let line = refused_publish(self.mesh, alice, composite, "composite-destination").await;
+            and_nobody_heard(self.cast, line).await
         };
         story.attack(&format!(" 1 publish '{composite}'"), &written.await)?;
         let read = refused_subscribe(self.mesh, alice, composite, "composite-destination").await;
@@ -104,9 +103,8 @@ impl Field<'_> {
         let reply = "T.tenantB.live.demo.reply".to_owned();
         let publish = Publish { ack: true, reply: Some(reply), ..Publish::new("demo.hello", "answer there") };
         let answered = async {
-            let line = refused(self.mesh, alice, publish, "cross-tenant").await?;
-            nobody_else(self.cast).await?;
-            Ok(line)
+            let line = refused(self.mesh, alice, publish, "cross-tenant").await;
+            and_nobody_heard(self.cast, line).await
         };
         story.attack(" 8 reply subject 'T.tenantB.live.demo.reply'", &answered.await)
     }
@@ -162,8 +160,8 @@ impl Field<'_> {
         match raw::tcp(self.fabric, at, ALPN_NATIVE, shown, sent).await? {
             End::Refused { code, text } if code == "unexpected-frame" => {
                 self.mesh.metric_above(REGION_A, "glocal_protocol_errors", "", before).await?;
-                nobody_else(self.cast).await?;
-                Ok(format!("DENY connection : {text} [{code}]"))
+                let line = format!("DENY connection : {text} [{code}]");
+                and_nobody_heard(self.cast, Ok(line)).await
             }
             other => Err(unexpected(other)),
         }

@@ -66,7 +66,7 @@ impl Story {
             Err(error) => (false, escape(format!("{error:#}").as_bytes())),
         };
         if !ok {
-            self.failed.push(format!("{}: {what}: {outcome}", self.section));
+            self.failed.push(format!("{}: {outcome}", what.trim_start()));
         }
         if self.json {
             let value = serde_json::json!({
@@ -97,9 +97,9 @@ impl Story {
     /// The last words: text for people, an object for programs.
     pub(super) fn finale(&mut self, text: &str, value: &serde_json::Value) -> anyhow::Result<()> {
         if self.json {
-            self.out.json(value)?
+            self.out.json(value)?;
         } else {
-            self.out.line(text)?
+            self.out.line(text)?;
         }
         self.out.flush()
     }
