@@ -246,7 +246,12 @@ impl Control {
         records: &[Record],
         from: Option<EdgeKey>,
     ) {
-        let targets = self.edges.values().filter(|e| e.up && Some(e.edge.key()) != from && e.edge.may_send(tenant));
+        // The origin itself is never told, over whichever edge.
+        let is_origin = |edge: &Edge| self.brokers.index(edge.peer()) == Some(origin);
+        let targets = self
+            .edges
+            .values()
+            .filter(|e| e.up && Some(e.edge.key()) != from && !is_origin(&e.edge) && e.edge.may_send(tenant));
         for edge in targets.map(|e| e.edge.key()) {
             self.outgoing.extend(records.iter().map(|record| Outgoing {
                 edge,
@@ -264,9 +269,9 @@ impl Control {
         let Some(state) = self.edges.get_mut(&edge) else { return 0 };
         state.edge.set_effective(effective.clone(), true);
         state.reset(true);
-        // Changes meant for the bridge before this one: told now, they would make the full lists look like old news.
-        self.outgoing.retain(|record| record.edge != edge);
         let peer = self.brokers.index(state.edge.peer());
+        // Changes meant for the bridge before this one: told now, they would make the full lists look like old news.
+        self.interrupt(edge);
         self.reroute();
         if let Some(peer) = peer {
             self.reborn(peer, peer_incarnation, edge);
@@ -281,11 +286,13 @@ impl Control {
 
     /// Sends everything known of `tenant` over `edge`, this broker's own list last. Nothing is sent when nothing is known.
     fn send_lists(&mut self, edge: EdgeKey, tenant: TenantKey) -> bool {
-        let routes = self.routes_of(tenant);
+        let routes = self.routes(tenant);
+        let peer = self.edges.get(&edge).and_then(|state| self.brokers.index(state.edge.peer()));
         let Some(state) = self.states.get(&tenant) else { return false };
         let remotes = state.remote.iter().filter(|(origin, remote)| {
             // Brokers out of reach are told of, too: they may come back without anything new to say.
-            !remote.is_untouched() && routes.hop(**origin).is_none_or(|hop| hop.edge.key() != edge)
+            let is_ahead = Some(**origin) == peer || routes.leads_over(edge, **origin);
+            !remote.is_untouched() && !is_ahead
         });
         let mut lists: Vec<_> =
             remotes.map(|(origin, remote)| (*origin, remote.incarnation(), remote.sync())).collect();
@@ -313,15 +320,15 @@ impl Control {
         self.refresh_sync();
     }
 
-    /// Whatever brokers behind the edge told before this bridge is to be told again; the peer may have restarted and not
-    /// know it any more, or know better.
+    /// Whatever brokers reached over the edge told before this bridge is to be told again; the peer may have restarted
+    /// and not know it any more, or know better. Of brokers reached over other edges the peer need not tell.
     fn doubt(&mut self, edge: EdgeKey) {
         let tenants: Vec<_> = self.states.keys().copied().collect();
         let mut doubted = BTreeSet::new();
         for tenant in tenants {
-            let routes = self.routes_of(tenant);
+            let routes = self.routes(tenant);
             let remotes = self.states.get(&tenant).into_iter().flat_map(|state| &state.remote);
-            let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && routes.is_behind(edge, **origin));
+            let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && routes.leads_over(edge, **origin));
             doubted.extend(told.map(|(origin, _)| (tenant, *origin)));
         }
         if let Some(state) = self.edges.get_mut(&edge) {
@@ -348,8 +355,15 @@ impl Control {
         let Some(state) = self.edges.get_mut(&edge) else { return };
         state.edge.set_effective(TenantSet::default(), false);
         state.reset(false);
-        self.outgoing.retain(|record| record.edge != edge);
+        self.interrupt(edge);
         self.reroute();
+    }
+
+    /// Drops what was on its way over a bridge that has ended, in either direction.
+    fn interrupt(&mut self, edge: EdgeKey) {
+        self.outgoing.retain(|record| record.edge != edge);
+        let remotes = self.states.values_mut().flat_map(|state| state.remote.values_mut());
+        remotes.for_each(|remote| remote.interrupt(edge));
     }
 
     /// The edges have had their time to come up: from now on a tenant's view counts as complete without those that are
@@ -378,12 +392,17 @@ impl Control {
             return Err(RecordError::Tenant);
         }
         let peer = self.brokers.index(state.edge.peer());
-        if origin == self.own || !self.routes_of(tenant).is_behind(edge, origin) {
+        let routes = self.routes(tenant);
+        if origin == self.own || !routes.is_behind(edge, origin) {
             return Err(RecordError::Origin);
+        }
+        if record == Record::Forget && !routes.leads_over(edge, origin) {
+            // The peer has lost sight of a broker that this one reaches without it.
+            return Ok(());
         }
         let finished = matches!(record, Record::SyncEnd { .. }) && Some(origin) == peer;
         let remote = self.states.entry(tenant).or_default().remote.entry(origin).or_default();
-        let applied = remote.apply(incarnation, record, INTEREST_FILTERS_MAX);
+        let applied = remote.apply(incarnation, edge, record, INTEREST_FILTERS_MAX);
         self.apply(tenant, origin, incarnation, applied, Some(edge));
         if let Some(state) = self.edges.get_mut(&edge) {
             state.unconfirmed.remove(&(tenant, origin));
@@ -463,6 +482,13 @@ impl Control {
     fn table(&mut self, key: TenantKey) -> Option<&mut Table> {
         let tenant: &Arc<Tenant> = self.tenants.by_key(key)?;
         Some(self.pending.entry(key).or_insert_with(|| tenant.table().next()))
+    }
+
+    /// The routes of `tenant` as of the last change of an edge.
+    fn routes(&self, tenant: TenantKey) -> Arc<Routes> {
+        let published = || self.tenants.by_key(tenant).map(|t| Arc::clone(t.table().routes()));
+        let pending = self.pending.get(&tenant).map(|table| Arc::clone(table.routes()));
+        pending.or_else(published).unwrap_or_default()
     }
 
     /// New routes for every tenant, after an edge came or went.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::edge::EdgeKey;
 use crate::name::{ClassSet, QueueGroup, RawFilter};
 
 /// One distinct wish.
@@ -112,7 +113,8 @@ pub struct Remote {
     incarnation: u64,
     seq: u64,
     interests: BTreeSet<Interest>,
-    staging: Option<(u64, BTreeSet<Interest>)>,
+    /// Full lists that have begun, each with its place in the sequence. Several neighbours may tell one at a time.
+    staging: BTreeMap<EdgeKey, (u64, BTreeSet<Interest>)>,
 }
 
 impl Remote {
@@ -158,7 +160,7 @@ impl Remote {
         }
         self.incarnation = incarnation;
         self.seq = 0;
-        self.staging = None;
+        self.staging.clear();
         let removed: Vec<_> = std::mem::take(&mut self.interests).into_iter().collect();
         let forward = if removed.is_empty() { Vec::new() } else { self.sync() };
         Applied { added: Vec::new(), removed, forward }
@@ -171,8 +173,13 @@ impl Remote {
         Applied { added: Vec::new(), removed: known.interests.into_iter().collect(), forward }
     }
 
-    /// Applies one record of the life `incarnation`; records of an older life change nothing.
-    pub fn apply(&mut self, incarnation: u64, record: Record, filters_max: usize) -> Applied {
+    /// The bridge of `from` has ended: a list that began to come over it will not be completed.
+    pub fn interrupt(&mut self, from: EdgeKey) {
+        self.staging.remove(&from);
+    }
+
+    /// Applies one record of the life `incarnation` that came over `from`; records of an older life change nothing.
+    pub fn apply(&mut self, incarnation: u64, from: EdgeKey, record: Record, filters_max: usize) -> Applied {
         if record == Record::Forget {
             return self.forget();
         }
@@ -184,10 +191,15 @@ impl Remote {
             Record::Forget => {}
             Record::SyncStart { seq } => {
                 // A list as of what is known is compared, too, since a change may have been missed before the last one.
-                self.staging = (seq >= self.seq).then(|| (seq, BTreeSet::new()));
+                self.staging.remove(&from);
+                if seq >= self.seq {
+                    self.staging.insert(from, (seq, BTreeSet::new()));
+                }
             }
             Record::SyncEnd { seq } => {
-                if let Some((_, list)) = self.staging.take_if(|(staged, _)| *staged == seq) {
+                // Another neighbour may have told of later changes meanwhile.
+                let staged = self.staging.remove(&from).filter(|(staged, _)| *staged == seq && seq >= self.seq);
+                if let Some((_, list)) = staged {
                     applied.added.extend(list.difference(&self.interests).cloned());
                     applied.removed.extend(self.interests.difference(&list).cloned());
                     self.interests = list;
@@ -199,7 +211,7 @@ impl Remote {
                 }
             }
             Record::Change { seq, add, interest } => {
-                if let Some((_, list)) = self.staging.as_mut().filter(|(staged, _)| *staged == seq) {
+                if let Some((_, list)) = self.staging.get_mut(&from).filter(|(staged, _)| *staged == seq) {
                     if add && list.len() < filters_max {
                         list.insert(interest);
                     }
@@ -222,6 +234,8 @@ impl Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const EDGE: EdgeKey = EdgeKey(0);
 
     fn interest(filter: &str) -> Interest {
         Interest {
@@ -251,11 +265,11 @@ mod tests {
         let mut local = Local::default();
         let mut remote = Remote::default();
         let record = local.add(interest("a")).unwrap();
-        let first = remote.apply(1, record.clone(), 10);
+        let first = remote.apply(1, EDGE, record.clone(), 10);
         assert_eq!((first.added.len(), first.forward.len()), (1, 1));
-        assert_eq!(remote.apply(1, record, 10), Applied::default());
+        assert_eq!(remote.apply(1, EDGE, record, 10), Applied::default());
         for record in local.sync() {
-            assert_eq!(remote.apply(1, record, 10), Applied::default(), "a sync of what is known is silent");
+            assert_eq!(remote.apply(1, EDGE, record, 10), Applied::default(), "a sync of what is known is silent");
         }
     }
 
@@ -264,43 +278,43 @@ mod tests {
         let mut local = Local::default();
         let mut remote = Remote::default();
         let early = local.add(interest("gone")).unwrap();
-        remote.apply(7, early, 10);
+        remote.apply(7, EDGE, early, 10);
         local.remove(interest("gone"));
         local.add(interest("new.>"));
         let mut changes = Applied::default();
         for record in local.sync() {
-            let applied = remote.apply(7, record, 10);
+            let applied = remote.apply(7, EDGE, record, 10);
             changes.added.extend(applied.added);
             changes.removed.extend(applied.removed);
         }
         assert_eq!(changes.added, [interest("new.>")]);
         assert_eq!(changes.removed, [interest("gone")]);
         let again = local.add(interest("x")).unwrap();
-        assert_eq!(remote.apply(7, again, 10).added.len(), 1, "changes go on after a sync");
+        assert_eq!(remote.apply(7, EDGE, again, 10).added.len(), 1, "changes go on after a sync");
     }
 
     #[test]
     fn a_new_life_forgets_the_old_and_an_old_life_is_ignored() {
         let mut remote = Remote::default();
         let record = Record::Change { seq: 9, add: true, interest: interest("a") };
-        remote.apply(5, record.clone(), 10);
+        remote.apply(5, EDGE, record.clone(), 10);
         let reborn = remote.reborn(6);
         assert_eq!(reborn.removed, [interest("a")]);
         assert_eq!(reborn.forward.len(), 2, "an empty list is passed on");
-        assert_eq!(remote.apply(5, record, 10), Applied::default());
+        assert_eq!(remote.apply(5, EDGE, record, 10), Applied::default());
         let small = Record::Change { seq: 1, add: true, interest: interest("b") };
-        assert_eq!(remote.apply(6, small, 10).added, [interest("b")]);
+        assert_eq!(remote.apply(6, EDGE, small, 10).added, [interest("b")]);
     }
 
     #[test]
     fn an_origin_that_was_forgotten_is_news_again() {
         let mut remote = Remote::default();
         let record = Record::Change { seq: 9, add: true, interest: interest("a") };
-        remote.apply(5, record.clone(), 10);
-        let forgotten = remote.apply(5, Record::Forget, 10);
+        remote.apply(5, EDGE, record.clone(), 10);
+        let forgotten = remote.apply(5, EDGE, Record::Forget, 10);
         assert_eq!((forgotten.removed, forgotten.forward), (vec![interest("a")], vec![Record::Forget]));
-        assert_eq!(remote.apply(5, Record::Forget, 10), Applied::default(), "and passed on once");
-        assert_eq!(remote.apply(5, record, 10).added, [interest("a")], "the same life, heard of again");
+        assert_eq!(remote.apply(5, EDGE, Record::Forget, 10), Applied::default(), "and passed on once");
+        assert_eq!(remote.apply(5, EDGE, record, 10).added, [interest("a")], "the same life, heard of again");
     }
 
     #[test]
@@ -308,10 +322,40 @@ mod tests {
         let mut remote = Remote::default();
         for seq in 1..=4u64 {
             let record = Record::Change { seq, add: true, interest: interest(&format!("f{seq}")) };
-            remote.apply(1, record, 3);
+            remote.apply(1, EDGE, record, 3);
         }
         let gone = Record::Change { seq: 9, add: false, interest: interest("f1") };
-        assert_eq!(remote.apply(1, gone, 3).removed, [interest("f1")]);
+        assert_eq!(remote.apply(1, EDGE, gone, 3).removed, [interest("f1")]);
+    }
+
+    #[test]
+    fn lists_of_two_neighbours_do_not_mix() {
+        let mut local = Local::default();
+        ["a", "b", "c"].iter().for_each(|filter| drop(local.add(interest(filter))));
+        let list = local.sync();
+        let mut remote = Remote::default();
+        // One neighbour is in the middle of its list when the other begins the same one, and each goes on in turn.
+        let (first, second) = list.split_at(2);
+        let told = [(EDGE, first), (EdgeKey(1), first), (EDGE, second), (EdgeKey(1), second)];
+        for (edge, record) in told.into_iter().flat_map(|(edge, part)| part.iter().map(move |r| (edge, r.clone()))) {
+            remote.apply(1, edge, record, 10);
+        }
+        assert_eq!(remote.len(), 3);
+    }
+
+    #[test]
+    fn a_list_that_was_overtaken_takes_nothing_back() {
+        let mut local = Local::default();
+        local.add(interest("a"));
+        let list = local.sync();
+        let later = local.add(interest("b")).unwrap();
+        let mut remote = Remote::default();
+        let (begin, end) = list.split_at(1);
+        begin.iter().for_each(|record| drop(remote.apply(1, EDGE, record.clone(), 10)));
+        list.iter().for_each(|record| drop(remote.apply(1, EdgeKey(1), record.clone(), 10)));
+        remote.apply(1, EdgeKey(1), later, 10);
+        end.iter().for_each(|record| drop(remote.apply(1, EDGE, record.clone(), 10)));
+        assert_eq!(remote.len(), 2);
     }
 
     #[test]
@@ -319,7 +363,7 @@ mod tests {
         let mut remote = Remote::default();
         for seq in 1..=5u64 {
             let record = Record::Change { seq, add: true, interest: interest(&format!("f{seq}")) };
-            remote.apply(1, record, 3);
+            remote.apply(1, EDGE, record, 3);
         }
         assert_eq!(remote.len(), 3);
     }

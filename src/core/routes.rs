@@ -89,6 +89,12 @@ impl Routes {
         self.hops.get(usize::try_from(broker.0).ok()?)?.as_ref()
     }
 
+    /// Whether the next hop towards `broker` is `edge`.
+    #[must_use]
+    pub fn leads_over(&self, edge: EdgeKey, broker: BrokerIndex) -> bool {
+        self.hop(broker).is_some_and(|hop| hop.edge.key() == edge)
+    }
+
     /// Whether a message that entered at `origin` can reach this node over `edge` without passing it before.
     #[must_use]
     pub fn is_behind(&self, edge: EdgeKey, origin: BrokerIndex) -> bool {

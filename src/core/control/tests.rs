@@ -14,7 +14,11 @@ use crate::time::UnixTime;
 const NODES: [&str; 3] = ["global/g", "region-a/a", "region-b/b"];
 const EDGES: [(&str, usize, usize); 2] = [("a-global", 0, 1), ("b-global", 0, 2)];
 
+/// Three brokers in a ring, two of them joined twice.
+const RING: [(&str, usize, usize); 4] = [("a-global", 0, 1), ("a-global-2", 0, 1), ("b-global", 0, 2), ("cross", 1, 2)];
+
 struct World {
+    layout: &'static [(&'static str, usize, usize)],
     nodes: Vec<Control>,
     tenants: Vec<Arc<Tenants>>,
     edges: Vec<Vec<Arc<Edge>>>,
@@ -22,14 +26,14 @@ struct World {
     crossed: Vec<(usize, String)>,
 }
 
-fn head() -> Head {
+fn head(layout: &[(&str, usize, usize)]) -> Head {
     let mut head = Head::empty(Label::parse("demo").unwrap(), UnixTime(0), UnixTime(1));
     let node = |n: &str| NodeId::parse(n).unwrap();
     head.nodes = NODES
         .iter()
         .map(|n| NodeEntry { node: node(n), tenant: TenantId::parse("ops").unwrap(), issuers: Vec::new() })
         .collect();
-    head.edges = EDGES
+    head.edges = layout
         .iter()
         .map(|(name, a, b)| EdgeEntry { name: Label::parse(name).unwrap(), a: node(NODES[*a]), b: node(NODES[*b]) })
         .collect();
@@ -45,15 +49,19 @@ fn section(tenant: &str, edges: &[&str]) -> Arc<Section> {
 impl World {
     /// Global in the middle; tenantA on both edges, tenantB on b-global only.
     fn new() -> Self {
-        let mut world =
-            Self { nodes: Vec::new(), tenants: Vec::new(), edges: Vec::new(), sessions: 0, crossed: Vec::new() };
+        Self::of(&EDGES)
+    }
+
+    fn of(layout: &'static [(&'static str, usize, usize)]) -> Self {
+        let (nodes, tenants, edges, crossed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut world = Self { layout, nodes, tenants, edges, sessions: 0, crossed };
         for (i, node) in NODES.iter().enumerate() {
             let tenants = Arc::new(Tenants::new([
-                section("tenantA", &["a-global", "b-global"]),
+                section("tenantA", &["a-global", "a-global-2", "b-global", "cross"]),
                 section("tenantB", &["b-global"]),
                 section("cresco-system", &[]),
             ]));
-            let edges: Vec<_> = EDGES
+            let edges: Vec<_> = layout
                 .iter()
                 .zip(0u32..)
                 .filter(|((_, a, b), _)| *a == i || *b == i)
@@ -63,7 +71,7 @@ impl World {
                 })
                 .collect();
             let own = NodeId::parse(node).unwrap();
-            world.nodes.push(Control::new(&own, 1, &head(), Arc::clone(&tenants), edges.clone()).unwrap());
+            world.nodes.push(Control::new(&own, 1, &head(layout), Arc::clone(&tenants), edges.clone()).unwrap());
             world.tenants.push(tenants);
             world.edges.push(edges);
         }
@@ -71,12 +79,13 @@ impl World {
     }
 
     fn allowed(&self, edge: usize) -> TenantSet {
-        let sections = self.tenants[0].iter().filter(|t| t.section().edges.iter().any(|e| e.as_str() == EDGES[edge].0));
+        let sections =
+            self.tenants[0].iter().filter(|t| t.section().edges.iter().any(|e| e.as_str() == self.layout[edge].0));
         sections.map(|t| t.key()).collect()
     }
 
     fn up(&mut self, edge: usize) {
-        let (_, a, b) = EDGES[edge];
+        let (_, a, b) = self.layout[edge];
         let key = EdgeKey(u32::try_from(edge).unwrap());
         let set = self.allowed(edge);
         let incarnation = |w: &Self, n: usize| w.nodes[n].incarnation();
@@ -89,7 +98,7 @@ impl World {
     }
 
     fn down(&mut self, edge: usize) {
-        let (_, a, b) = EDGES[edge];
+        let (_, a, b) = self.layout[edge];
         let key = EdgeKey(u32::try_from(edge).unwrap());
         self.nodes[a].edge_down(key);
         self.nodes[b].edge_down(key);
@@ -103,7 +112,7 @@ impl World {
                 queue.extend(node.commit().into_iter().map(|out| (i, out)));
             }
             let Some((from, out)) = queue.pop_front() else { return };
-            let (_, a, b) = EDGES[out.edge.0 as usize];
+            let (_, a, b) = self.layout[out.edge.0 as usize];
             let to = if a == from { b } else { a };
             let tenant = self.tenants[from].by_key(out.tenant).unwrap().id().to_string();
             self.crossed.push((out.edge.0 as usize, tenant));
@@ -236,7 +245,7 @@ fn a_restarted_neighbour_is_forgotten_and_learned_again() {
     world.down(1);
     let own = NodeId::parse(NODES[2]).unwrap();
     let edges = world.edges[2].clone();
-    world.nodes[2] = Control::new(&own, 2, &head(), Arc::clone(&world.tenants[2]), edges).unwrap();
+    world.nodes[2] = Control::new(&own, 2, &head(&EDGES), Arc::clone(&world.tenants[2]), edges).unwrap();
     world.up(1);
     assert!(world.remote_targets(0, "tenantA", "x").is_empty(), "the new life has no subscriber");
     assert!(world.remote_targets(1, "tenantA", "x").is_empty(), "and everybody behind learns it");
@@ -301,4 +310,23 @@ fn limits_hold_and_maxima_end_subscriptions() {
     world.nodes[0].unsubscribe(a.id(), 99, None);
     let destination = Destination::qualify(&own, Class::Live, b"x").unwrap();
     assert_eq!(destination.to_string(), "T.tenantA.live.x");
+}
+
+#[test]
+fn in_a_ring_nobody_is_told_of_itself_and_an_edge_that_comes_back_costs_nothing() {
+    let mut world = World::of(&RING);
+    (0..RING.len()).for_each(|edge| world.up(edge));
+    let far = world.session(2, "tenantA", Role::Tenant);
+    for (sid, filter) in [(1, "a"), (2, "b"), (3, "c.>")] {
+        world.subscribe(2, &far, sid, filter, None);
+    }
+    for edge in 0..RING.len() {
+        world.down(edge);
+        world.up(edge);
+        for node in [0, 1] {
+            for name in ["a", "b", "c.d"] {
+                assert_eq!(world.remote_targets(node, "tenantA", name).len(), 1, "{name} at {node}, {edge} came back");
+            }
+        }
+    }
 }
