@@ -1,4 +1,4 @@
-//! Tests of the control half: three brokers in a line, records passed by hand.
+//! Tests of the control half: brokers in a line or a ring, records passed by hand.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,12 @@ use crate::policy::Policy;
 use crate::sched::{ClassConfig, SessionLanes};
 use crate::time::UnixTime;
 
-const NODES: [&str; 3] = ["global/g", "region-a/a", "region-b/b"];
+const NODES: [&str; 4] = ["global/g", "region-a/a", "region-b/b", "region-c/c"];
 const EDGES: [(&str, usize, usize); 2] = [("a-global", 0, 1), ("b-global", 0, 2)];
 
-/// Three brokers in a ring, two of them joined twice.
-const RING: [(&str, usize, usize); 4] = [("a-global", 0, 1), ("a-global-2", 0, 1), ("b-global", 0, 2), ("cross", 1, 2)];
+/// Four brokers in a ring, two of them joined twice.
+const RING: [(&str, usize, usize); 5] =
+    [("a-global", 0, 1), ("a-global-2", 0, 1), ("b-global", 0, 2), ("a-c", 1, 3), ("b-c", 2, 3)];
 
 struct World {
     layout: &'static [(&'static str, usize, usize)],
@@ -57,7 +58,7 @@ impl World {
         let mut world = Self { layout, nodes, tenants, edges, sessions: 0, crossed };
         for (i, node) in NODES.iter().enumerate() {
             let tenants = Arc::new(Tenants::new([
-                section("tenantA", &["a-global", "a-global-2", "b-global", "cross"]),
+                section("tenantA", &["a-global", "a-global-2", "b-global", "a-c", "b-c"]),
                 section("tenantB", &["b-global"]),
                 section("cresco-system", &[]),
             ]));
@@ -316,17 +317,17 @@ fn limits_hold_and_maxima_end_subscriptions() {
 fn in_a_ring_nobody_is_told_of_itself_and_an_edge_that_comes_back_costs_nothing() {
     let mut world = World::of(&RING);
     (0..RING.len()).for_each(|edge| world.up(edge));
-    let far = world.session(2, "tenantA", Role::Tenant);
-    for (sid, filter) in [(1, "a"), (2, "b"), (3, "c.>")] {
-        world.subscribe(2, &far, sid, filter, None);
+    for node in 0..NODES.len() {
+        let session = world.session(node, "tenantA", Role::Tenant);
+        world.subscribe(node, &session, 1, &format!("at.{node}"), None);
+        world.subscribe(node, &session, 2, "at.*.x", None);
     }
     for edge in 0..RING.len() {
         world.down(edge);
         world.up(edge);
-        for node in [0, 1] {
-            for name in ["a", "b", "c.d"] {
-                assert_eq!(world.remote_targets(node, "tenantA", name).len(), 1, "{name} at {node}, {edge} came back");
-            }
+        for (from, to) in (0..NODES.len()).flat_map(|from| (0..NODES.len()).map(move |to| (from, to))) {
+            let targets = world.remote_targets(from, "tenantA", &format!("at.{to}"));
+            assert_eq!(targets.len(), usize::from(from != to), "{from} to {to} after {} came back", RING[edge].0);
         }
     }
 }

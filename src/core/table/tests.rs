@@ -14,7 +14,7 @@ fn interest(broker: u32) -> RemoteInterest {
 fn found(trie: &Trie, name: &str) -> BTreeSet<u32> {
     let mut out = BTreeSet::new();
     trie.walk(RawName::parse(name.as_bytes()).unwrap(), &mut |leaf| {
-        out.extend(leaf.remotes.keys().map(|r| r.broker.0))
+        out.extend(leaf.remotes.keys().map(|r| r.broker.0));
     });
     out
 }
