@@ -201,7 +201,7 @@ async function drainSubscription(s) {
   await other.flush();
   await client.flush();
   s.expect("processed", processed, 100);
-  s.expect("open", client.isClosed(), false);
+  s.expect("open", !client.isClosed(), true);
 }
 
 async function drainConnection(s) {
@@ -244,7 +244,7 @@ async function literalWildcards(s) {
   for (const subject of ["l.*", "l.>"]) client.publish(s.subject(subject), "x");
   await client.flush();
   filters.forEach((f, n) => s.fact(f, subscriptions[n].messages.map((m) => s.relative(m.subject))));
-  s.expect("open", client.isClosed(), false);
+  s.expect("open", !client.isClosed(), true);
 }
 
 async function emptyPayload(s) {
@@ -257,7 +257,7 @@ async function emptyPayload(s) {
   const got = await s.take(subscription, 3);
   s.expect("payloads", got.map((m) => m.string()), ["", "", "hi"]);
   s.expect("replies", got.map((m) => m.reply ?? ""), ["", "r.e", "r.h"]);
-  s.expect("open", client.isClosed(), false);
+  s.expect("open", !client.isClosed(), true);
 }
 
 async function largePayload(s) {
@@ -289,7 +289,7 @@ async function maxPayload(s) {
     s.expect("client", error.name, "InvalidArgumentError");
   }
   await client.flush();
-  s.expect("open", client.isClosed(), false);
+  s.expect("open", !client.isClosed(), true);
   client.protocol.info.max_payload = limit * 4;
   client.publish(s.subject("m"), Buffer.alloc(limit + 1));
   await s.event(client, "closed");
