@@ -4,7 +4,7 @@
 //! and that nothing it started is left running unless `--keep` asks for it. It never waits by sleeping: it waits for
 //! conditions, each with a deadline, and shows that nothing arrived by a marker that arrives after it would have.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let mut hangup = signal(SignalKind::hangup())?;
         // Whatever ends the story drops the mesh, and with it the brokers.
         tokio::select! {
-            good = play(&mut story, &folder.path, keep) => good.map(Some),
+            good = play(&mut story, &folder, keep) => good.map(Some),
             () = super::connect::interrupted() => Ok(None),
             _ = hangup.recv() => Ok(None),
         }
@@ -110,6 +110,10 @@ impl Folder {
         Ok(Self { path, temporary: None })
     }
 
+    const fn is_temporary(&self) -> bool {
+        self.temporary.is_some()
+    }
+
     fn stay(self) -> PathBuf {
         if let Some(temporary) = self.temporary {
             let _ = temporary.keep();
@@ -119,14 +123,14 @@ impl Folder {
 }
 
 /// Tells the whole story; `true` when every line came out as it must.
-async fn play(story: &mut Story, dir: &Path, keep: bool) -> anyhow::Result<bool> {
+async fn play(story: &mut Story, folder: &Folder, keep: bool) -> anyhow::Result<bool> {
     story.section("A mesh: one global and two regions, each a process, mutual TLS between all")?;
     let began = Instant::now();
-    let fabric = Fabric::make(dir)?;
+    let fabric = Fabric::make(&folder.path)?;
     let made =
         format!("{} files: CAs, leaves, the signed bundle, configurations; {}", fabric.files(), short(began.elapsed()));
     story.tell("glocal fabric apply fabric.toml", &Ok(made))?;
-    let mut mesh = Mesh::start(dir, &fabric)?;
+    let mut mesh = Mesh::start(&folder.path, &fabric)?;
     if !bring_up(story, &mut mesh).await? {
         return story.finish(&[]);
     }
@@ -141,7 +145,7 @@ async fn play(story: &mut Story, dir: &Path, keep: bool) -> anyhow::Result<bool>
     cast.leave().await;
     let good = story.finish(&totals)?;
     if keep && good {
-        keep::hand_over(story, &mut mesh, &fabric, dir)?;
+        keep::hand_over(story, &mut mesh, &fabric, folder)?;
     }
     Ok(good)
 }

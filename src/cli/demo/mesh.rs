@@ -177,9 +177,15 @@ impl Mesh {
     }
 }
 
+/// This program's file, also when a build has replaced it meanwhile.
+pub(super) fn program() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    Ok(if program.exists() { program } else { PathBuf::from("/proc/self/exe") })
+}
+
 fn spawn(config: &Path, ready_file: &Path, log: &Path) -> anyhow::Result<Child> {
     let log = File::create(log).with_context(|| format!("cannot write '{}'", log.display()))?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(program()?);
     command.arg("run").arg("-c").arg(config).arg("-D").arg(format!("ready_file={}", ready_file.display()));
     // The demo is the same whatever this shell is set up for; only test builds look at the guards.
     for (name, _) in std::env::vars_os() {
