@@ -245,3 +245,9 @@ pub const CLIENT_REDIAL_MS_MAX: u64 = 5_000;
 pub const VALIDITY_DAYS_MAX: u32 = 825;
 /// Longest encoded target list of one data frame, in bytes: the rest of the extension block holds the fixed fields.
 pub const TARGETS_BYTES_MAX: usize = EXT_BYTES_MAX - 128;
+/// Time a NATS client has for its CONNECT, in milliseconds, as its clients know it.
+pub const NATS_CONNECT_MS_MAX: u64 = 2_000;
+/// Time a NATS client has for TLS after INFO, in milliseconds.
+pub const NATS_TLS_MS_MAX: u64 = 2_000;
+/// How long a NATS client is given to begin with TLS before it is sent INFO in clear, in milliseconds.
+pub const NATS_TLS_FIRST_MS: u64 = 50;

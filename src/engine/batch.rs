@@ -3,19 +3,21 @@
 //! A small message is copied once, into the target's chunk; a large payload is copied once for all targets and shared.
 //! [`Batch::flush`] takes one lock per target, appends, and wakes it at most once.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
 use glocal_core::limits::{DELIVERY_SUBS_MAX, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::{Class, Destination, QueueGroup};
-use glocal_core::port::{Delivery, SessionPort, Sub};
+use glocal_core::port::{Delivery, Dialect, SessionPort, Sub};
 use glocal_core::routes::BrokerIndex;
 use glocal_core::sched::{Pushed, QueuedFrame};
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::data::{DataHead, DataKind, TailLengths};
 use glocal_wire::ext::ExtBuilder;
+use glocal_wire::nats::{encode_msg_into, encode_msg_prefix_into};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
@@ -86,6 +88,8 @@ pub struct Batch {
     ext: ExtBuilder,
     /// The shared tail of the message at hand, made for its first target that wants one.
     shared_tail: Option<Bytes>,
+    /// The same for sessions of the text protocol.
+    shared_text_tail: Option<Bytes>,
     /// Sessions of which a subscription has had its last delivery, to be unsubscribed.
     pub finished: Vec<(u64, u32)>,
 }
@@ -94,6 +98,7 @@ impl Batch {
     /// Begins a message; what was shared of the last one is let go.
     pub fn begin(&mut self) {
         self.shared_tail = None;
+        self.shared_text_tail = None;
     }
 
     /// Whether nothing was collected.
@@ -110,45 +115,96 @@ impl Batch {
         subs: impl Iterator<Item = &'s Arc<Sub>>,
         message: &Message<'_>,
     ) -> bool {
-        let mut sids: SmallVec<[u32; 4]> = SmallVec::new();
+        let mut taking: SmallVec<[&Arc<Sub>; 4]> = SmallVec::new();
         for sub in subs {
             match sub.deliver() {
-                Delivery::Yes => sids.push(sub.sid()),
+                Delivery::Yes => taking.push(sub),
                 Delivery::Last => {
-                    sids.push(sub.sid());
+                    taking.push(sub);
                     self.finished.push((port.id(), sub.sid()));
                 }
                 Delivery::Over => {}
             }
         }
-        if sids.is_empty() {
+        if taking.is_empty() {
             return false;
         }
-        for sids in sids.chunks(DELIVERY_SUBS_MAX) {
-            self.deliver_to(port, qualified, sids, message);
+        match port.dialect() {
+            Dialect::Native => {
+                for subs in taking.chunks(DELIVERY_SUBS_MAX) {
+                    self.deliver_native(port, qualified, subs, message);
+                }
+            }
+            Dialect::Nats { headers } => {
+                let headers = if headers { message.headers } else { b"" };
+                self.deliver_nats(port, qualified, &taking, headers, message);
+            }
         }
         true
     }
 
-    /// Collects one delivery frame.
-    fn deliver_to(&mut self, port: &Arc<SessionPort>, qualified: bool, sids: &[u32], message: &Message<'_>) {
+    /// Collects one native frame for some subscriptions of one session.
+    fn deliver_native(&mut self, port: &Arc<SessionPort>, qualified: bool, subs: &[&Arc<Sub>], message: &Message<'_>) {
         let class = message.destination.class();
+        let sender = message.sender.text(message.tenant.id().as_str());
         self.ext.clear();
-        self.ext.subs(sids.iter().copied()).sender_text(message.sender.text(message.tenant.id().as_str()));
+        self.ext.subs(subs.iter().map(|sub| sub.sid())).sender_text(sender);
         let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
-        let index = *self.port_index.entry(port.id()).or_insert_with(|| {
+        let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
+        let index = self.port_target(port);
+        let Some(target) = self.ports.get_mut(index) else { return };
+        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
+        self.collect(index, encoded, message);
+    }
+
+    /// Collects one NATS message per subscription: the protocol has no other way.
+    fn deliver_nats(
+        &mut self,
+        port: &Arc<SessionPort>,
+        qualified: bool,
+        subs: &[&Arc<Sub>],
+        headers: &[u8],
+        message: &Message<'_>,
+    ) {
+        let subject = nats_subject(port, qualified, message);
+        let index = self.port_target(port);
+        for sub in subs {
+            let Some(target) = self.ports.get_mut(index) else { return };
+            let (start, sid, reply, payload) = (target.chunk.len(), sub.tag(), message.reply, message.payload);
+            let encoded = if payload.len() >= SHARED_PAYLOAD_BYTES_MIN && headers.len() == message.headers.len() {
+                let prefix = (headers.len(), payload.len());
+                encode_msg_prefix_into(&mut target.chunk, subject.as_bytes(), sid, reply, prefix.0, prefix.1).map(
+                    |()| {
+                        let tail = self.shared_text_tail.get_or_insert_with(|| joined(&[headers, payload, b"\r\n"]));
+                        Some(tail.clone())
+                    },
+                )
+            } else {
+                encode_msg_into(&mut target.chunk, subject.as_bytes(), sid, reply, headers, payload).map(|()| None)
+            };
+            let bytes = target.chunk.len() - start;
+            self.collect(index, encoded.ok().map(|tail| (bytes, tail)), message);
+        }
+    }
+
+    fn port_target(&mut self, port: &Arc<SessionPort>) -> usize {
+        *self.port_index.entry(port.id()).or_insert_with(|| {
             self.ports.push(Target::new(Arc::clone(port)));
             self.ports.len() - 1
-        });
-        let Some(target) = self.ports.get_mut(index) else { return };
-        let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
-        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
-        if let Some((bytes, tail)) = encoded {
-            let tenant = Arc::clone(message.tenant);
-            tenant.counters().class(class).delivered.add(1);
-            target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: () });
-        } else {
-            message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
+        })
+    }
+
+    /// Notes a frame that was appended to a session's chunk, or counts one that could not be.
+    fn collect(&mut self, index: usize, encoded: Option<(usize, Option<Bytes>)>, message: &Message<'_>) {
+        let class = message.destination.class();
+        let counters = message.tenant.counters().class(class);
+        match (encoded, self.ports.get_mut(index)) {
+            (Some((bytes, tail)), Some(target)) => {
+                let tenant = Arc::clone(message.tenant);
+                counters.delivered.add(1);
+                target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: () });
+            }
+            _ => counters.dropped(DropReason::TooLarge, 1),
         }
     }
 
@@ -195,7 +251,7 @@ impl Batch {
 
     /// Appends everything to its targets, one lock and at most one wake each.
     pub fn flush(&mut self, shared: &Shared, now: Time) {
-        self.shared_tail = None;
+        self.begin();
         for target in self.ports.drain(..) {
             let mut chunk = target.chunk.freeze();
             let mut items = Some(target.items);
@@ -256,6 +312,26 @@ fn count(tenant: &Tenant, class: Class, pushed: Pushed) {
     }
 }
 
+/// The subject a NATS client is given: the raw name, the qualified one where it asked so, and its own alias for what the
+/// node itself tells its tenant.
+fn nats_subject<'m>(port: &SessionPort, qualified: bool, message: &'m Message<'_>) -> Cow<'m, str> {
+    let raw = message.destination.raw().as_str();
+    if !qualified {
+        return Cow::Borrowed(raw);
+    }
+    let own = port.principal().tenant() == message.tenant.id() && message.destination.class() == Class::Ctrl;
+    match raw.strip_prefix("advisory.").filter(|_| own) {
+        Some(rest) => Cow::Owned(format!("$ADV.{rest}")),
+        None => Cow::Owned(message.destination.to_string()),
+    }
+}
+
+fn joined(parts: &[&[u8]]) -> Bytes {
+    let mut out = BytesMut::with_capacity(parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.freeze()
+}
+
 enum NameBytes {
     Raw,
     Qualified(String),
@@ -285,11 +361,7 @@ fn encode(
             payload: message.payload.len(),
         };
         head.encode_prefix_into(chunk, ext, &lengths).ok()?;
-        let tail = shared_tail.get_or_insert_with(|| {
-            let mut tail = BytesMut::with_capacity(lengths.total());
-            [name, message.reply, message.headers, message.payload].iter().for_each(|p| tail.extend_from_slice(p));
-            tail.freeze()
-        });
+        let tail = shared_tail.get_or_insert_with(|| joined(&[name, message.reply, message.headers, message.payload]));
         Some(tail.clone())
     } else {
         head.encode_into(chunk, ext, name, message.reply, message.headers, message.payload).ok()?;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use glocal_core::control::{Control, Outgoing, RecordError};
 use glocal_core::deny::{Access, Deny};
 use glocal_core::edge::{EdgeKey, TenantSet};
@@ -15,12 +15,13 @@ use glocal_core::interest::Record;
 use glocal_core::limits::INTEREST_PENDING_MAX;
 use glocal_core::name::{Class, QueueGroup};
 use glocal_core::policy::{Permit, Read};
-use glocal_core::port::SessionPort;
+use glocal_core::port::{Dialect, SessionPort};
 use glocal_core::routes::BrokerIndex;
 use glocal_core::sched::{Pushed, QueuedFrame};
 use glocal_core::tenant::TenantKey;
 use glocal_core::time::Time;
 use glocal_wire::control as wire;
+use glocal_wire::nats;
 
 use crate::link::{Handles, append};
 use crate::shared::Shared;
@@ -218,10 +219,7 @@ impl Driver {
     pub fn commit(&mut self, now: Time) {
         let outgoing = self.control.commit();
         for (port, answer) in self.answers.drain(..) {
-            let mut frame = BytesMut::new();
-            append(&mut frame, &answer);
-            // A session that does not read its answers is closed by its own task, which sees the overflow.
-            let _ = port.inbox().push_batch(|lanes| lanes.push_control(frame.freeze()));
+            give(&port, &answer, now);
         }
         for record in outgoing {
             self.pending.entry((record.edge, record.tenant)).or_default().push_back(record);
@@ -261,6 +259,34 @@ impl Driver {
             }
         }
         !self.pending.is_empty()
+    }
+}
+
+/// Puts an answer into a session's egress, in its dialect. A session that does not read its answers is closed by its own
+/// task, which sees the overflow.
+fn give(port: &SessionPort, answer: &wire::Control, now: Time) {
+    match (port.dialect(), answer) {
+        (Dialect::Native, answer) => {
+            let mut frame = BytesMut::new();
+            append(&mut frame, answer);
+            let _ = port.inbox().push_batch(|lanes| lanes.push_control(frame.freeze()));
+        }
+        (Dialect::Nats { .. }, wire::Control::Pong(_)) => {
+            // After the messages before it: clients take a PONG for the proof that those have come.
+            let frame = QueuedFrame::new(Bytes::from_static(nats::PONG)).pinned();
+            let _ = port.inbox().push_batch(|lanes| match lanes.push(Class::Live, frame, now) {
+                Pushed::DroppedNewest => lanes.push_control(Bytes::from_static(nats::PONG)),
+                _ => Ok(()),
+            });
+        }
+        (Dialect::Nats { .. }, wire::Control::Denied(denied)) => {
+            let mut line = BytesMut::new();
+            let subject = denied.subject.as_bytes();
+            nats::Refusal::Subscription { subject, queue: b"", reason: &denied.text }.encode_into(&mut line);
+            let _ = port.inbox().push_batch(|lanes| lanes.push_control(line.freeze()));
+        }
+        // The session itself has said +OK where the client wants it.
+        (Dialect::Nats { .. }, _) => {}
     }
 }
 

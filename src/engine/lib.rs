@@ -13,6 +13,8 @@ pub mod lane_reader;
 pub mod lane_writer;
 pub mod link;
 pub mod liveness;
+pub mod machine;
+pub mod nats;
 pub mod sender;
 pub mod session;
 pub mod shared;

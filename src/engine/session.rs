@@ -15,7 +15,7 @@ use glocal_core::port::{Dialect, SessionPort};
 use glocal_core::time::Time;
 use glocal_wire::FrameError;
 use glocal_wire::control::{
-    Ack, Control, Denied, Error, Goodbye, Hello, NoResponders, PROTOCOL_VERSION, Subscribe, Welcome, clip,
+    Ack, Control, Denied, Error, Goodbye, Hello, NoResponders, PROTOCOL_VERSION, Ping, Subscribe, Welcome, clip,
 };
 use glocal_wire::data::{DataFrame, DataKind};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
@@ -23,6 +23,7 @@ use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use crate::client::{Client, Identity, Outgoing, Published};
 use crate::driver::Command;
 use crate::link::append;
+use crate::machine::{Farewell, Machine};
 use crate::shared::Shared;
 
 pub use crate::client::Effects;
@@ -72,31 +73,25 @@ impl NativeSession {
         let identity = Identity::new(shared, principal, now);
         Self { inbox_prefix: identity.inbox_prefix(random), identity, client: None }
     }
+}
 
-    /// The session's number.
-    #[must_use]
-    pub const fn id(&self) -> u64 {
+impl Machine for NativeSession {
+    type End = SessionEnd;
+
+    fn id(&self) -> u64 {
         self.identity.id
     }
 
-    /// Who is connected.
-    #[must_use]
-    pub const fn principal(&self) -> &Arc<Principal> {
+    fn principal(&self) -> &Arc<Principal> {
         &self.identity.principal
     }
 
-    /// The session's egress, once it has said hello.
-    #[must_use]
-    pub fn port(&self) -> Option<&Arc<SessionPort>> {
+    fn port(&self) -> Option<&Arc<SessionPort>> {
         self.client.as_ref().map(Client::port)
     }
 
-    /// Takes the complete frames at the front of `buffer` and returns how many bytes they had. Stops before a data frame
-    /// while commands are waiting, so that a publish sees the subscriptions sent before it.
-    ///
-    /// # Errors
-    /// Why the session must end; what it had sent before is in `effects`.
-    pub fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
+    /// Stops before a data frame while commands are waiting, so that a publish sees the subscriptions sent before it.
+    fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
         let mut used = 0;
         loop {
             let limits = match self.client {
@@ -128,18 +123,38 @@ impl NativeSession {
         }
     }
 
-    /// Appends the frame that tells the client why its session ends.
-    pub fn farewell(end: &SessionEnd, out: &mut BytesMut) {
+    fn probe(&self, number: u64, out: &mut BytesMut) {
+        append(out, &Ping { token: number }.into());
+    }
+
+    fn leaving(&self, grace_ms: u32, out: &mut BytesMut) {
+        goodbye(Deny::ShuttingDown.code(), Deny::ShuttingDown.template(), grace_ms, out);
+    }
+
+    fn reproach(&self, end: &SessionEnd, out: &mut BytesMut) {
         let text = end.to_string();
         append(out, &Error { code: end.code().to_owned(), text: clip(text.as_bytes(), TEXT_BYTES_MAX) }.into());
     }
 
-    /// Appends the frame that tells the client that its session will end for a reason of ours.
-    pub fn goodbye(reason: Deny, grace_ms: u32, out: &mut BytesMut) {
-        let text = clip(reason.text("").as_bytes(), TEXT_BYTES_MAX);
-        append(out, &Goodbye { code: reason.code().to_owned(), text, grace_ms }.into());
+    fn farewell(&self, reason: Farewell, out: &mut BytesMut) {
+        match reason {
+            Farewell::Deny(reason) => {
+                goodbye(reason.code(), &reason.text(self.identity.principal.tenant().as_str()), 0, out);
+            }
+            Farewell::Silent => goodbye("silent", "silent for too long", 0, out),
+            Farewell::Late => {
+                append(out, &Error { code: "no-hello".to_owned(), text: "no hello in time".to_owned() }.into())
+            }
+        }
     }
+}
 
+fn goodbye(code: &str, text: &str, grace_ms: u32, out: &mut BytesMut) {
+    let text = clip(text.as_bytes(), TEXT_BYTES_MAX);
+    append(out, &Goodbye { code: code.to_owned(), text, grace_ms }.into());
+}
+
+impl NativeSession {
     fn refuse_oversize(&mut self, error: &FrameError, now: Time, effects: &mut Effects) {
         let FrameError::PayloadTooLarge { seq, .. } = error else { return };
         if let (Some(client), Some(tenant)) = (&self.client, self.identity.tenant()) {

@@ -21,6 +21,7 @@ use glocal_wire::slice::{OpenHeader, SliceHeader, SliceKind};
 use crate::driver::{Command, Driver, Outcome};
 use crate::lane_reader::{Arrivals, BridgeFault, Incoming, LaneReader};
 use crate::link::Link;
+use crate::machine::Machine;
 use crate::session::{Effects, NativeSession, SessionEnd};
 use crate::shared::Shared;
 

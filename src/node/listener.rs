@@ -14,8 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
 use crate::context::Context;
-use crate::trust::PeerChain;
+use crate::read_ahead::ReadAhead;
 use crate::session;
+use crate::trust::PeerChain;
 use crate::trust::tls::{ALPN_NATIVE, require_alpn};
 use crate::trust::unix_now;
 
@@ -80,7 +81,12 @@ impl Admission {
 }
 
 /// Accepts clients over TLS/TCP until the node leaves.
-pub(crate) async fn serve_tcp(context: Context, listener: TcpListener, tls: Arc<rustls::ServerConfig>, admission: Admission) {
+pub(crate) async fn serve_tcp(
+    context: Context,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    admission: Admission,
+) {
     let acceptor = TlsAcceptor::from(tls);
     loop {
         let accepted = tokio::select! {
@@ -111,7 +117,7 @@ async fn handshake_tcp(
     // Small writes are batched by the pump; waiting for more in the kernel would only add delay.
     let _ = stream.set_nodelay(true);
     let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
-    let stream = match tokio::time::timeout(deadline, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(deadline, acceptor.accept(ReadAhead::new(stream))).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return failed(&context, remote, &error.to_string()),
         Err(_) => return failed(&context, remote, "TLS handshake took too long"),
@@ -122,7 +128,7 @@ async fn handshake_tcp(
         .and_then(|()| context.trust.identify_client(chain.certificates(), unix_now()));
     admitted.handshake = None;
     match identified {
-        Ok(principal) => session::run(context, stream, principal, Arc::new(chain), remote).await,
+        Ok(principal) => session::run_native(context, stream, principal, chain, remote).await,
         Err(reason) => refused(&context, remote, reason),
     }
 }
@@ -168,7 +174,7 @@ async fn handshake_quic(context: Context, incoming: quinn::Incoming, remote: Soc
     match identified {
         Ok(principal) => {
             let stream = tokio::io::join(receive, send);
-            session::run(context, stream, principal, Arc::new(chain), remote).await;
+            session::run_native(context, stream, principal, chain, remote).await;
             // The peer has read the last words, or will not.
             let _ = tokio::time::timeout(ACCEPT_PAUSE, connection.closed()).await;
             connection.close(quinn::VarInt::from_u32(0), b"");

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes, BytesMut};
 use glocal_core::deny::{Deny, Escaped};
 use glocal_core::identity::Principal;
-use glocal_core::limits::{HANDSHAKE_MS_MAX, SESSION_PING_MS, SESSION_PINGS_MAX};
+use glocal_core::limits::{SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
 use glocal_core::sched::Drops;
 use glocal_core::time::Time;
+use glocal_engine::client::Effects;
 use glocal_engine::driver::Command;
-use glocal_engine::session::{Effects, NativeSession, SessionEnd, take_replies};
-use glocal_wire::control::{Control, Error, Ping};
+use glocal_engine::machine::{Farewell, Machine};
+use glocal_engine::session::{NativeSession, take_replies};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::context::Context;
@@ -27,15 +28,15 @@ use pump::{Event, Pump};
 
 /// Why a session ended, for the log.
 #[derive(Debug, thiserror::Error)]
-enum End {
+enum End<P: std::fmt::Display + std::fmt::Debug> {
     #[error("closed by the client")]
     Closed,
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("{0}")]
-    Protocol(#[from] SessionEnd),
-    #[error("no hello within {HANDSHAKE_MS_MAX} ms")]
-    NoHello,
+    Protocol(P),
+    #[error("no hello within {0} ms")]
+    NoHello(u64),
     #[error("silent for too long")]
     Silent,
     #[error("the client does not read its answers")]
@@ -44,14 +45,28 @@ enum End {
     Ours(Deny),
 }
 
-/// Runs one session on a stream whose principal is known, until either side ends it.
-pub(crate) async fn run<S>(context: Context, stream: S, principal: Principal, chain: Arc<PeerChain>, remote: SocketAddr)
-where
+/// Runs one native session on a stream whose principal is known, until either side ends it.
+pub(crate) async fn run_native<S>(
+    context: Context,
+    stream: S,
+    principal: Principal,
+    chain: PeerChain,
+    remote: SocketAddr,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let principal = Arc::new(principal);
-    let random = rand_u64();
-    let machine = NativeSession::new(Arc::clone(&context.shared), Arc::clone(&principal), random, context.clock.now());
+    let (shared, now) = (Arc::clone(&context.shared), context.clock.now());
+    let machine = NativeSession::new(shared, Arc::new(principal), rand_u64(), now);
+    run(context, stream, machine, chain, remote).await;
+}
+
+/// Runs one session until either side ends it.
+pub(crate) async fn run<S, M>(context: Context, stream: S, machine: M, chain: PeerChain, remote: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+    M: Machine,
+{
+    let principal = Arc::clone(machine.principal());
     let id = machine.id();
     context.counters.sessions_opened.add(1);
     context.counters.sessions.add();
@@ -68,6 +83,9 @@ where
         chain,
         context: context.clone(),
     };
+    let mut greeting = BytesMut::new();
+    session.machine.greet(&mut greeting);
+    session.pump.write(greeting.freeze());
     let end = session.serve().await;
     session.close(&end).await;
     context.counters.sessions.subtract();
@@ -76,26 +94,27 @@ where
     tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), "session ended: {why}");
 }
 
-struct Session<S> {
+struct Session<S, M> {
     pump: Pump<S>,
-    machine: NativeSession,
+    machine: M,
     effects: Effects,
     buffer: BytesMut,
     heard: Time,
     pings: u32,
     /// When the session must be over, once the node leaves.
     leaving: Option<Time>,
-    chain: Arc<PeerChain>,
+    chain: PeerChain,
     context: Context,
 }
 
-impl<S> Session<S>
+impl<S, M> Session<S, M>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
+    M: Machine,
 {
-    async fn serve(&mut self) -> End {
+    async fn serve(&mut self) -> End<M::End> {
         let started = self.context.clock.now();
-        let mut next_look = started.plus_millis(HANDSHAKE_MS_MAX).min(self.next_look(started));
+        let mut next_look = started.plus_millis(self.machine.patience_ms()).min(self.next_look(started));
         loop {
             let port = self.machine.port().map(Arc::clone);
             let wake = self.context.clock.instant(self.leaving.unwrap_or(next_look).min(next_look));
@@ -133,13 +152,13 @@ where
         }
     }
 
-    async fn on_read(&mut self, now: Time) -> Result<(), End> {
+    async fn on_read(&mut self, now: Time) -> Result<(), End<M::End>> {
         loop {
             let used = self.machine.on_bytes(&self.buffer, now, &mut self.effects);
             let waits = !self.effects.commands.is_empty();
             self.carry_out(now).await;
             self.buffer.advance(*used.as_ref().unwrap_or(&0));
-            used?;
+            used.map_err(End::Protocol)?;
             if !waits || self.buffer.is_empty() {
                 break;
             }
@@ -181,17 +200,18 @@ where
         self.leaving = Some(now.plus_millis(self.context.config.lame_duck_ms));
         let grace = u32::try_from(self.context.config.lame_duck_ms).unwrap_or(u32::MAX);
         let mut frame = BytesMut::new();
-        NativeSession::goodbye(Deny::ShuttingDown, grace, &mut frame);
+        self.machine.leaving(grace, &mut frame);
         self.reply(frame.freeze());
     }
 
     /// What is due without the client doing anything: the hello's deadline, probes, the certificate's end, our leaving.
-    fn look(&mut self, started: Time, now: Time) -> Result<(), End> {
+    fn look(&mut self, started: Time, now: Time) -> Result<(), End<M::End>> {
         if self.leaving.is_some_and(|at| now >= at) {
             return Err(End::Ours(Deny::ShuttingDown));
         }
         if self.machine.port().is_none() {
-            return if now >= started.plus_millis(HANDSHAKE_MS_MAX) { Err(End::NoHello) } else { Ok(()) };
+            let patience = self.machine.patience_ms();
+            return if now >= started.plus_millis(patience) { Err(End::NoHello(patience)) } else { Ok(()) };
         }
         let kept = self.context.trust.retain_client(self.chain.certificates(), crate::trust::unix_now());
         match kept {
@@ -205,9 +225,8 @@ where
             }
             self.pings += 1;
             let mut frame = BytesMut::new();
-            if Control::from(Ping { token: u64::from(self.pings) }).encode_into(&mut frame).is_ok() {
-                self.reply(frame.freeze());
-            }
+            self.machine.probe(u64::from(self.pings), &mut frame);
+            self.reply(frame.freeze());
         }
         Ok(())
     }
@@ -219,21 +238,20 @@ where
         probe.min(now.plus_millis(left.saturating_mul(1000).saturating_add(1000)))
     }
 
-    async fn close(&mut self, end: &End) {
+    async fn close(&mut self, end: &End<M::End>) {
         let mut last = BytesMut::new();
         match end {
             End::Protocol(end) => {
                 self.context.counters.protocol_errors.add(1);
-                NativeSession::farewell(end, &mut last);
+                self.machine.reproach(end, &mut last);
             }
-            End::Ours(reason) => NativeSession::goodbye(*reason, 0, &mut last),
-            End::NoHello => {
+            End::Ours(reason) => self.machine.farewell(Farewell::Deny(*reason), &mut last),
+            End::Silent => self.machine.farewell(Farewell::Silent, &mut last),
+            End::NoHello(_) => {
                 self.context.counters.handshakes_failed.add(1);
-                let body = Error { code: "no-hello".to_owned(), text: end.to_string() };
-                // Its fields are short.
-                let _ = Control::from(body).encode_into(&mut last);
+                self.machine.farewell(Farewell::Late, &mut last);
             }
-            _ => {}
+            End::Closed | End::Io(_) | End::NotReading => {}
         }
         let port = self.machine.port().map(Arc::clone);
         if let Some(port) = &port {

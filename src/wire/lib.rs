@@ -27,3 +27,7 @@ pub use error::{EncodeError, FrameError};
 
 #[cfg(test)]
 mod golden;
+
+// The checks of the fuzz targets name this crate from outside, and are run by its tests, too.
+#[cfg(test)]
+extern crate self as glocal_wire;

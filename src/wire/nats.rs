@@ -303,3 +303,5 @@ fn checked(part: &'static str, text: &[u8], publish: bool, skip_bytes: usize) ->
     }
     Ok(())
 }
+#[cfg(test)]
+mod fuzz;

@@ -13,12 +13,16 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::clock::Clock;
 
-/// Room made for one read, in bytes.
-pub(super) const READ_BYTES: usize = 64 * 1024;
+/// Bytes of a read buffer that is kept.
+pub(super) const READ_BYTES: usize = 128 * 1024;
+/// Bytes read before they are worked on.
+const BATCH_BYTES: usize = 64 * 1024;
+/// Least room made for one read: what one TLS record holds.
+const RECORD_BYTES: usize = 16 * 1024;
 /// Bytes taken from the lanes for one write (DESIGN section 11).
 const WRITE_BYTES: usize = 64 * 1024;
 /// Parts handed to the stream in one call.
-const WRITE_PARTS: usize = 128;
+const WRITE_PARTS: usize = 1024;
 /// How long the last frames may take to be written when a session ends, in milliseconds.
 const FINISH_MS: u64 = 1_000;
 
@@ -43,11 +47,13 @@ pub(super) struct Pump<S> {
     parts: Vec<Bytes>,
     drops: Drops,
     unflushed: bool,
+    /// Why reading failed after bytes that came before.
+    failed: Option<io::Error>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, out: VecDeque::new(), parts: Vec::new(), drops: Drops::new(), unflushed: false }
+        Self { stream, out: VecDeque::new(), parts: Vec::new(), drops: Drops::new(), unflushed: false, failed: None }
     }
 
     /// What the lanes have lost since the last call.
@@ -79,13 +85,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         .await
     }
 
+    /// Reads until the stream has no more or the buffer has grown by [`BATCH_BYTES`], so that what arrived together is
+    /// worked on together. While nothing is there, an empty buffer holds no memory.
     fn poll_read(&mut self, cx: &mut TaskContext<'_>, buffer: &mut BytesMut) -> Poll<io::Result<Event>> {
-        buffer.reserve(READ_BYTES / 4);
-        let read = std::pin::pin!(self.stream.read_buf(buffer));
-        match std::task::ready!(read.poll(cx))? {
-            0 => Poll::Ready(Ok(Event::Closed)),
-            _ => Poll::Ready(Ok(Event::Read)),
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
         }
+        let before = buffer.len();
+        while buffer.len() < before + BATCH_BYTES {
+            if buffer.capacity() - buffer.len() < RECORD_BYTES {
+                buffer.reserve(BATCH_BYTES);
+            }
+            let read = std::pin::pin!(self.stream.read_buf(buffer));
+            match read.poll(cx) {
+                Poll::Ready(Ok(1..)) => {}
+                // What came before the end is worked on first; the stream says again that it has ended.
+                Poll::Ready(Ok(0)) if buffer.len() == before => return Poll::Ready(Ok(Event::Closed)),
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Err(error)) if buffer.len() == before => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    self.failed = Some(error);
+                    break;
+                }
+                Poll::Pending if buffer.len() > before => break,
+                Poll::Pending => {
+                    if buffer.is_empty() {
+                        *buffer = BytesMut::new();
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Ok(Event::Read))
     }
 
     /// `Ready(Ok)` never: it writes until the stream takes no more or the lanes are empty, and both wake the task.

@@ -420,7 +420,8 @@ pub struct InterestSync {
     pub origin: u32,
     /// The number of the last change that the list includes.
     pub seq: u64,
-    /// Whether to forget what was known: a full list follows.
+    /// Whether to forget what was known: a full list follows, unless this is also the last of it, which says that
+    /// nothing is known of the broker any more.
     pub reset: bool,
     /// Whether the list is complete.
     pub last: bool,

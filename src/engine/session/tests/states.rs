@@ -87,7 +87,7 @@ fn refused(node: &Node, client: &mut Client, bytes: &[u8], what: &str) {
     let after = (counted(node, "tenantA"), counted(node, "tenantB"), node.driver.control().subscriptions());
     assert_eq!(before, after, "{what}");
     let mut out = BytesMut::new();
-    NativeSession::farewell(&end.unwrap_err(), &mut out);
+    client.session.reproach(&end.unwrap_err(), &mut out);
     assert!(matches!(&parse(&out)[..], [Got::Control(Control::Error(_))]), "{what}");
 }
 
