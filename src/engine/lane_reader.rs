@@ -17,7 +17,7 @@ use glocal_core::limits::{
     BRIDGE_LANES_MAX, BRIDGE_REASSEMBLY_BYTES_MAX, BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX, HOPS_MAX, LANE_HANDLES_MAX,
     MATCH_CACHE_MAX,
 };
-use glocal_core::name::{Class, ClassSet, Destination, NodeId, QueueGroup, RawFilter, RawName};
+use glocal_core::name::{Class, ClassSet, Destination, Label, NodeId, QueueGroup, RawFilter, RawName};
 use glocal_core::policy::Relay;
 use glocal_core::routes::BrokerIndex;
 use glocal_core::table::Match;
@@ -134,6 +134,14 @@ struct RemoteSender {
     /// A message with more targets than one frame holds comes in several, so its number may repeat on the way.
     last_seq: u64,
     /// At its target it may not.
+    delivered_seq: u64,
+}
+
+/// Whose message a frame is, and where it stands among theirs.
+struct Source {
+    sender: Arc<Sender>,
+    incarnation: u64,
+    last_seq: u64,
     delivered_seq: u64,
 }
 
@@ -262,6 +270,12 @@ impl LaneReader {
     }
 }
 
+fn is_named_well(info: &wire::AnnounceSender) -> bool {
+    // Tenant ids have the grammar of labels; whether this one exists is the announcing broker's to know.
+    let is_label = |text: &str| Label::parse(text).is_ok();
+    is_label(&info.tenant) && [&info.region, &info.agent].into_iter().flatten().all(|text| is_label(text))
+}
+
 impl Lane {
     fn on_bytes(
         &mut self,
@@ -314,6 +328,8 @@ impl Lane {
                     None => incoming.refuse(),
                 }
             }
+            // Names outside the grammar would make frames that subscribers refuse.
+            Control::AnnounceSender(info) if !is_named_well(&info) => incoming.refuse(),
             Control::AnnounceSender(info) => {
                 Self::room(self.senders.len())?;
                 self.senders.insert(info.handle, RemoteSender { sender: None, info, last_seq: 0, delivered_seq: 0 });
@@ -400,34 +416,20 @@ impl Lane {
             return Ok(());
         }
         let fields = frame.ext.fields();
-        let origin = fields.origin.and_then(|handle| self.brokers.get(&handle)).copied();
         let tenant = permit.tenant().unwrap_or(tenant);
-        let table = tenant.table();
-        let known = origin.filter(|(origin, _)| table.routes().is_behind(incoming.edge.key(), *origin));
-        let Some((origin, incarnation)) = known else {
-            counters.dropped(DropReason::BadTarget, 1);
-            return incoming.refuse();
-        };
-        let Some(sender) = fields.sender.and_then(|handle| self.senders.get_mut(&handle)) else {
-            counters.dropped(DropReason::BadTarget, 1);
-            return incoming.refuse();
-        };
         let seq = frame.seq.unwrap_or(0);
-        if seq < sender.last_seq {
+        let Source { sender, incarnation, last_seq, delivered_seq } = match self.source(incoming, tenant, frame) {
+            Some(source) => source,
+            None => {
+                counters.dropped(DropReason::BadTarget, 1);
+                return incoming.refuse();
+            }
+        };
+        if seq < last_seq {
             counters.dropped(DropReason::Late, 1);
             return Ok(());
         }
-        sender.last_seq = seq;
-        let is_new = seq > sender.delivered_seq;
-        let sender = Arc::clone(
-            sender
-                .sender
-                .get_or_insert_with(|| Sender::remote(incoming.shared.next_sender(), origin, sender.info.clone())),
-        );
-        if sender.origin() != origin {
-            counters.dropped(DropReason::BadTarget, 1);
-            return incoming.refuse();
-        }
+        let turn = (seq > delivered_seq).then_some(turn);
         let message = Message {
             tenant,
             destination: Destination::of(tenant.id(), self.class, raw),
@@ -441,12 +443,27 @@ impl Lane {
             reply_token: fields.reply_token,
             hops: frame.hops + 1,
         };
-        if self.dispatch(incoming, frame, &message, is_new.then_some(turn), now, batch)?
-            && let Some(sender) = fields.sender.and_then(|handle| self.senders.get_mut(&handle))
-        {
-            sender.delivered_seq = seq;
+        let is_target = self.dispatch(incoming, frame, &message, turn, now, batch)?;
+        if let Some(known) = fields.sender.and_then(|handle| self.senders.get_mut(&handle)) {
+            known.last_seq = seq;
+            known.delivered_seq = if is_target { seq } else { delivered_seq };
         }
         Ok(())
+    }
+
+    /// Whose message a frame is; `None` where the origin cannot be behind this edge, or a handle means nothing.
+    fn source(&mut self, incoming: &Incoming, tenant: &Tenant, frame: &DataFrame<'_>) -> Option<Source> {
+        let fields = frame.ext.fields();
+        let (origin, incarnation) = self.brokers.get(&fields.origin?).copied()?;
+        if !tenant.table().routes().is_behind(incoming.edge.key(), origin) {
+            return None;
+        }
+        let known = self.senders.get_mut(&fields.sender?)?;
+        let (last_seq, delivered_seq) = (known.last_seq, known.delivered_seq);
+        let info = &known.info;
+        let make = || Sender::remote(incoming.shared.next_sender(), origin, info.clone());
+        let sender = Arc::clone(known.sender.get_or_insert_with(make));
+        (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered_seq })
     }
 
     /// Splits the target list: this broker delivers, unless it has already (no `turn`), other brokers get one copy per

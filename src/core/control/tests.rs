@@ -331,3 +331,89 @@ fn in_a_ring_nobody_is_told_of_itself_and_an_edge_that_comes_back_costs_nothing(
         }
     }
 }
+
+fn change(seq: u64, filter: &str) -> Record {
+    let filter = crate::name::RawFilter::parse(filter.as_bytes()).unwrap();
+    Record::Change {
+        seq,
+        add: true,
+        interest: Interest { filter, classes: crate::name::ClassSet::ALL, queue: None, observer: false },
+    }
+}
+
+#[test]
+fn a_new_life_that_wants_the_same_is_not_lost() {
+    let mut world = World::new();
+    world.up(0);
+    let tenant = world.tenants[1].by_id("tenantA").unwrap().key();
+    let far = world.nodes[1].brokers().index(&NodeId::parse(NODES[2]).unwrap()).unwrap();
+    for life in [1, 2] {
+        world.nodes[1].record(EdgeKey(0), tenant, far, life, change(1, "x")).unwrap();
+        world.run();
+        assert_eq!(world.remote_targets(1, "tenantA", "x").len(), 1, "life {life}");
+    }
+}
+
+#[test]
+fn brokers_out_of_reach_are_told_of_and_found_when_they_are_back() {
+    let mut world = World::new();
+    world.up(0);
+    world.up(1);
+    let b = world.session(2, "tenantA", Role::Tenant);
+    world.subscribe(2, &b, 1, "x", None);
+    world.down(1);
+    world.down(0);
+    // Region-a restarts while region-b cannot be reached.
+    let own = NodeId::parse(NODES[1]).unwrap();
+    let edges = world.edges[1].clone();
+    world.nodes[1] = Control::new(&own, 2, &head(&EDGES), Arc::clone(&world.tenants[1]), edges).unwrap();
+    let tenant = world.tenants[1].by_id("tenantA").unwrap();
+    tenant.publish(crate::table::Table::default());
+    world.up(0);
+    world.up(1);
+    assert_eq!(world.remote_targets(1, "tenantA", "x").len(), 1);
+}
+
+#[test]
+fn what_a_restarted_neighbour_does_not_tell_again_is_forgotten_by_all() {
+    let mut world = World::new();
+    world.up(0);
+    world.up(1);
+    let b = world.session(2, "tenantA", Role::Tenant);
+    world.subscribe(2, &b, 1, "x", None);
+    assert_eq!(world.remote_targets(1, "tenantA", "x").len(), 1);
+    world.down(0);
+    world.down(1);
+    // Both the global and region-b restart; nobody in region-b wants anything now.
+    for node in [0, 2] {
+        let own = NodeId::parse(NODES[node]).unwrap();
+        world.tenants[node].by_id("tenantA").unwrap().publish(crate::table::Table::default());
+        let edges = world.edges[node].clone();
+        world.nodes[node] = Control::new(&own, 2, &head(&EDGES), Arc::clone(&world.tenants[node]), edges).unwrap();
+    }
+    world.up(0);
+    world.up(1);
+    assert!(world.remote_targets(1, "tenantA", "x").is_empty(), "and not sent there for ever");
+    assert!(world.find(1, "tenantA", "x").in_sync);
+}
+
+#[test]
+fn changes_meant_for_a_lost_bridge_are_not_told_over_the_next() {
+    let mut world = World::new();
+    world.up(1);
+    let b = world.session(2, "tenantA", Role::Tenant);
+    world.subscribe(2, &b, 1, "first", None);
+    let policy = Policy::new(1, Arc::clone(&world.tenants[2]));
+    let own = TenantId::parse("tenantA").unwrap();
+    for (sid, filter) in [(2, "second"), (3, "third")] {
+        let permit = policy.authorize(b.principal(), Read(Filter::qualify(&own, filter.as_bytes()).unwrap())).unwrap();
+        world.nodes[2].subscribe(&b, sid, Box::default(), permit, None, false).unwrap();
+        if sid == 2 {
+            let _lost_with_the_old_bridge = world.nodes[2].commit();
+        }
+    }
+    // The third is still to be handed out when a new bridge takes over.
+    world.up(1);
+    assert_eq!(world.remote_targets(0, "tenantA", "second").len(), 1);
+    assert_eq!(world.remote_targets(0, "tenantA", "third").len(), 1);
+}

@@ -102,6 +102,23 @@ fn handles_nobody_announced_are_refused() {
         assert!(a.read().is_empty(), "{what}");
         assert_eq!((drops(&node, "tenantA", DropReason::BadTarget), refused(&node)), (1, 1), "{what}");
     }
+    // A sender whose name no subscriber could be told.
+    for name in ["a b", "ü", "", "a/b"] {
+        let (mut node, mut a, mut reader) = region_a();
+        let info = AnnounceSender {
+            handle: 77,
+            session: 1,
+            tenant: "tenantA".into(),
+            region: Some(name.into()),
+            agent: Some("x".into()),
+            uid: "0".into(),
+        };
+        let mut lane = encode(&info.into());
+        lane.unsplit(Relayed { sender: 77, ..relayed(1, OWN) }.encode());
+        arrive(&mut node, &mut reader, &slice(1, None, &lane)).unwrap();
+        assert!(a.read().is_empty(), "{name}");
+        assert_eq!(refused(&node), 2, "{name}");
+    }
     // A broker that is in no bundle has no handle.
     let (mut node, _, mut reader) = region_a();
     arrive(&mut node, &mut reader, &slice(1, None, &broker(5, "nowhere/n"))).unwrap();
