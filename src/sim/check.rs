@@ -1,0 +1,229 @@
+//! What must hold when the world is at rest: every table tells the truth, nothing is queued, nothing vanished.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use glocal_core::count::Drop as DropReason;
+use glocal_core::interest::Interest;
+use glocal_core::name::{Class, ClassSet, QueueGroup, RawFilter, RawName};
+use glocal_core::routes::BrokerIndex;
+use glocal_core::tenant::Tenant;
+use glocal_engine::driver::Command;
+
+use crate::broker::{Broker, Todo};
+use crate::oracle::{Subscription, Violation, ensure};
+use crate::world::World;
+
+/// Rounds after which a world that is left alone must have come to rest.
+const ROUNDS_MAX: usize = 4_000;
+/// Names asked of every table.
+const PROBES: [&str; 9] = ["a", "b", "a.a", "a.b", "b.a", "c.b", "a.b.c", "c.c.c", "b.b.a"];
+
+impl World {
+    /// Heals everything and waits until nothing moves.
+    ///
+    /// # Errors
+    /// When it never comes to rest, or a promise breaks on the way.
+    pub fn rest(&mut self) -> Result<(), Violation> {
+        for node in 0..self.brokers.len() {
+            self.restart(node)?;
+        }
+        for edge in 0..self.bridges.len() {
+            self.dial(edge);
+        }
+        self.end_limited();
+        for broker in self.brokers.iter_mut().flatten() {
+            broker.todo.push_back(Todo::Client(0, Command::Settle));
+        }
+        self.drain()
+    }
+
+    /// Waits until nothing moves.
+    ///
+    /// # Errors
+    /// When it never comes to rest, or a promise breaks on the way.
+    pub fn drain(&mut self) -> Result<(), Violation> {
+        for _ in 0..ROUNDS_MAX {
+            self.pump(true)?;
+            for broker in self.brokers.iter_mut().flatten() {
+                broker.driver.pump(self.now);
+            }
+            if self.is_quiet() {
+                return Ok(());
+            }
+        }
+        Err(Violation("the world does not come to rest".to_owned()))
+    }
+
+    fn is_quiet(&self) -> bool {
+        let idle = |broker: &Broker| {
+            let lanes = broker.shared.links.iter();
+            let empty = lanes.map(|link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())).sum::<usize>() == 0;
+            broker.todo.is_empty() && !broker.driver.is_waiting() && empty
+        };
+        self.bridges.iter().all(|b| b.as_ref().is_some_and(crate::bridge::Bridge::is_quiet))
+            && self.brokers.iter().all(|b| b.as_ref().is_some_and(idle))
+            && self.clients.values().all(crate::client::Client::is_quiet)
+    }
+
+    /// Checks everything that must hold at rest.
+    ///
+    /// # Errors
+    /// The first promise that is broken.
+    pub fn check(&self) -> Result<(), Violation> {
+        for client in self.clients.values() {
+            client.check_answers()?;
+        }
+        for node in 0..self.brokers.len() {
+            for tenant in 0..self.plan.tenants.len() {
+                self.check_table(node, tenant)?;
+            }
+            self.check_bounds(node)?;
+        }
+        self.check_account()
+    }
+
+    /// Live subscriptions of one broker that reach one tenant.
+    fn subs(&self, node: usize, tenant: usize) -> Vec<(u32, &Subscription)> {
+        let clients = self.oracle.clients.iter().filter(move |(_, v)| v.alive && v.node == node);
+        clients
+            .flat_map(|(number, v)| v.subs.values().map(move |s| (*number, s)))
+            .filter(|(_, s)| s.is_live() && s.tenant.is_none_or(|t| t == tenant))
+            .collect()
+    }
+
+    fn check_table(&self, node: usize, tenant: usize) -> Result<(), Violation> {
+        let Some(broker) = self.brokers.get(node).and_then(Option::as_ref) else { return Ok(()) };
+        let Some(held) = self.plan.tenants.get(tenant).and_then(|id| broker.tenants.by_id(id.as_str())) else {
+            return Ok(());
+        };
+        let table = held.table();
+        let place = format!("node {node}, tenant {tenant}");
+        ensure!(table.in_sync(), "{place}: the view is not in sync");
+        let hops = self.plan.distances(node, tenant);
+        let mut filters: BTreeSet<&str> = self.subs(node, tenant).iter().map(|(_, s)| s.filter.as_str()).collect();
+        let mut remote = 0;
+        for far in (0..self.brokers.len()).filter(|far| *far != node && hops.get(*far).is_some_and(Option::is_some)) {
+            let told: Vec<_> = self.subs(far, tenant).into_iter().filter(|(_, s)| !s.local_only).collect();
+            filters.extend(told.iter().map(|(_, s)| s.filter.as_str()));
+            remote += told.iter().filter_map(|(_, s)| wish(s)).collect::<BTreeSet<_>>().len();
+        }
+        let known = broker.driver.control().remote_filters(held.key());
+        ensure!(known == remote, "{place}: {known} filters of others are known, they have {remote}");
+        ensure!(
+            table.filters() == filters.len(),
+            "{place}: the table has {} filters, {} are wanted: {filters:?}",
+            table.filters(),
+            filters.len()
+        );
+        for probe in PROBES {
+            for class in [Class::Live, Class::Bulk] {
+                self.probe(node, tenant, held, class, probe)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn probe(&self, node: usize, tenant: usize, held: &Arc<Tenant>, class: Class, name: &str) -> Result<(), Violation> {
+        let Ok(raw) = RawName::parse(name.as_bytes()) else { return Ok(()) };
+        let found = held.table().find(class, raw, held.section());
+        let hops = self.plan.distances(node, tenant);
+        let (mut plain, mut members) = (BTreeSet::new(), BTreeSet::new());
+        for far in (0..self.brokers.len()).filter(|far| *far != node && hops.get(*far).is_some_and(Option::is_some)) {
+            for (_, sub) in self.subs(far, tenant) {
+                if !sub.local_only && sub.wants(tenant, class, name) {
+                    match sub.queue.clone().filter(|_| !sub.observer) {
+                        Some(group) => members.insert((group, far)),
+                        None => plain.insert(far),
+                    };
+                }
+            }
+        }
+        let number = |index: &BrokerIndex| usize::try_from(index.0).unwrap_or(usize::MAX);
+        let told: BTreeSet<usize> = found.edges.iter().flat_map(|e| e.brokers.iter().map(number)).collect();
+        let place = format!("node {node}, tenant {tenant}, {}.{name}", class.as_str());
+        ensure!(told == plain, "{place}: goes to {told:?}, wanted by {plain:?}");
+        let groups: BTreeSet<(String, usize)> = found
+            .groups
+            .iter()
+            .flat_map(|g| g.remotes.iter().map(|b| (g.name.as_str().to_owned(), number(b))))
+            .collect();
+        ensure!(groups == members, "{place}: groups are {groups:?}, should be {members:?}");
+        let here = self.subs(node, tenant).into_iter().filter(|(_, s)| s.wants(tenant, class, name)).count();
+        let locals = found.ports.iter().map(|p| p.subs.len()).sum::<usize>()
+            + found.groups.iter().map(|g| g.locals.len()).sum::<usize>();
+        ensure!(here == locals, "{place}: {locals} subscriptions here, should be {here}");
+        Ok(())
+    }
+
+    fn check_bounds(&self, node: usize) -> Result<(), Violation> {
+        let Some(broker) = self.brokers.get(node).and_then(Option::as_ref) else { return Ok(()) };
+        let subscriptions: usize = self
+            .oracle
+            .clients
+            .values()
+            .filter(|v| v.alive && v.node == node)
+            .map(|v| v.subs.values().filter(|s| s.is_live()).count())
+            .sum();
+        let held = broker.driver.control().subscriptions();
+        ensure!(held == subscriptions, "node {node} holds {held} subscriptions of {subscriptions}");
+        for link in &broker.shared.links {
+            let entries = link.inbox().with(|lanes| lanes.sched().entries());
+            ensure!(entries == 0, "node {node} keeps {entries} empty lanes");
+            let refused = link.edge().refused.value();
+            ensure!(refused == 0 || self.plan.liars, "node {node} refused {refused} things of honest peers");
+        }
+        for bridge in self.bridges.iter().flatten() {
+            for end in &bridge.ends {
+                let most = self.plan.tenants.len() * Class::ALL.len();
+                ensure!(end.writer.lanes() <= most, "bridge {} has too many lanes", bridge.number);
+                ensure!(end.writer.lanes() == end.wrote.lanes(), "bridge {}: lanes were forgotten", bridge.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every message copy was received, or counted as dropped, or was lost with somebody who broke.
+    fn check_account(&self) -> Result<(), Violation> {
+        let mut totals = [(0u64, 0u64); 4];
+        for (tenant, id) in self.plan.tenants.iter().enumerate() {
+            for class in Class::ALL {
+                let (mut made, mut met) = (0, 0);
+                for counters in self.counters.iter().filter_map(|tenants| tenants.by_id(id.as_str())) {
+                    let counters = counters.counters().class(class);
+                    made += counters.delivered.value() + counters.relayed_out.value();
+                    met += counters.relayed_in.value();
+                    met += [DropReason::LaneFull, DropReason::Aged, DropReason::Gone, DropReason::EdgeTenant]
+                        .map(|reason| counters.drops(reason))
+                        .iter()
+                        .sum::<u64>();
+                }
+                let key = (tenant, class.code());
+                met += self.received.get(&key).copied().unwrap_or(0) + self.lost.get(&key).copied().unwrap_or(0);
+                let what = format!("tenant {tenant}, {}: {made} copies, {met} accounted for", class.as_str());
+                let exact = !self.faulted && !self.plan.liars;
+                // A superuser's lanes hold messages of many tenants, so that their drops cannot be told apart.
+                ensure!(made <= met || self.plan.superusers, "lost without a trace: {what}");
+                ensure!(made == met || !exact || self.plan.superusers, "counted too often: {what}");
+                if let Some((all_made, all_met)) = totals.get_mut(class.index()) {
+                    *all_made += made;
+                    *all_met += met;
+                }
+            }
+        }
+        for (class, (made, met)) in Class::ALL.iter().zip(totals) {
+            ensure!(made <= met, "lost without a trace: {}: {made} copies, {met} accounted for", class.as_str());
+        }
+        Ok(())
+    }
+}
+
+/// A subscription as other brokers are told of it.
+fn wish(sub: &Subscription) -> Option<Interest> {
+    Some(Interest {
+        filter: RawFilter::parse(sub.filter.as_bytes()).ok()?,
+        classes: sub.class.map_or(ClassSet::ALL, ClassSet::one),
+        queue: sub.queue.as_deref().filter(|_| !sub.observer).map(QueueGroup::parse).transpose().ok()?,
+        observer: sub.observer,
+    })
+}
