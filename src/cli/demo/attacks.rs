@@ -4,7 +4,7 @@
 
 use anyhow::Context as _;
 use bytes::BytesMut;
-use glocal_client::{Headers, Publish};
+use glocal_client::{Headers, Publish, Scheme};
 use glocal_core::deny::Deny;
 use glocal_core::name::Class;
 use glocal_fabric::pki::fingerprint;
@@ -127,11 +127,13 @@ impl Field<'_> {
         let alice = || raw::identity(self.fabric, ALICE);
         let hello = raw::frames(&[bridge_hello()])?;
         let uid = uid(&alice()?)?;
-        let end = raw::quic(self.fabric, self.mesh.ready(GLOBAL)?.bridge, ALPN_BRIDGE, alice()?, &hello).await;
+        let end =
+            raw::dial(self.fabric, (Scheme::Quic, self.mesh.ready(GLOBAL)?.bridge), ALPN_BRIDGE, alice()?, &hello)
+                .await;
         let refused = self.handshake(GLOBAL, &uid, end, Deny::ClientOnBridgePort).await;
         story.attack(" 3 alice's certificate on the bridge port, ALPN glocal-bridge/1", &refused)?;
         let client_port = self.mesh.ready(REGION_A)?.native_tcp;
-        let refused = match raw::tcp(self.fabric, client_port, ALPN_BRIDGE, alice()?, &hello).await? {
+        let refused = match raw::dial(self.fabric, (Scheme::Tls, client_port), ALPN_BRIDGE, alice()?, &hello).await? {
             End::Handshake { text, .. } if text.ends_with("NoApplicationProtocol") => {
                 Ok(format!("no handshake: {text}"))
             }
@@ -146,7 +148,7 @@ impl Field<'_> {
             story.attack(&format!(" 3 {what} on the client port"), &self.protocol_error(alice()?, &sent).await)?;
         }
         let sent = after_hello("role=node; tenant=cresco-system", |_| Ok(()))?;
-        let end = raw::tcp(self.fabric, client_port, ALPN_NATIVE, alice()?, &sent).await;
+        let end = raw::dial(self.fabric, (Scheme::Tls, client_port), ALPN_NATIVE, alice()?, &sent).await;
         story.attack(
             " 3 a hello that says role=node, tenant=cresco-system",
             &still_tenant(end, "tenantA", Some("alice")),
@@ -157,7 +159,7 @@ impl Field<'_> {
     async fn protocol_error(&self, shown: Shown, sent: &[u8]) -> anyhow::Result<String> {
         let before = self.mesh.metric(REGION_A, "glocal_protocol_errors", "").await?;
         let at = self.mesh.ready(REGION_A)?.native_tcp;
-        match raw::tcp(self.fabric, at, ALPN_NATIVE, shown, sent).await? {
+        match raw::dial(self.fabric, (Scheme::Tls, at), ALPN_NATIVE, shown, sent).await? {
             End::Refused { code, text } if code == "unexpected-frame" => {
                 self.mesh.metric_above(REGION_A, "glocal_protocol_errors", "", before).await?;
                 let line = format!("DENY connection : {text} [{code}]");
@@ -172,16 +174,13 @@ impl Field<'_> {
         let ready = self.mesh.ready(REGION_A)?;
         let failed = "glocal_handshakes_failed";
         for (what, at, alpn) in [
-            ("TLS/TCP", ready.native_tcp, ALPN_NATIVE),
-            ("QUIC", ready.native_quic, ALPN_NATIVE),
-            ("QUIC on the bridge port", ready.bridge, ALPN_BRIDGE),
+            ("TLS/TCP", (Scheme::Tls, ready.native_tcp), ALPN_NATIVE),
+            ("QUIC", (Scheme::Quic, ready.native_quic), ALPN_NATIVE),
+            ("QUIC on the bridge port", (Scheme::Quic, ready.bridge), ALPN_BRIDGE),
         ] {
             let refused = async {
                 let before = self.mesh.metric(REGION_A, failed, "").await?;
-                let end = match what {
-                    "TLS/TCP" => raw::tcp(self.fabric, at, alpn, None, &hello).await?,
-                    _ => raw::quic(self.fabric, at, alpn, None, &hello).await?,
-                };
+                let end = raw::dial(self.fabric, at, alpn, None, &hello).await?;
                 let End::Handshake { deny: Some(Deny::NoCertificate), text } = end else { return Err(unexpected(end)) };
                 self.mesh.metric_above(REGION_A, failed, "", before).await?;
                 Ok(deny_text(Deny::NoCertificate, &text))
@@ -211,7 +210,7 @@ impl Field<'_> {
             Ok(())
         })?;
         let at = self.mesh.ready(REGION_A)?.native_tcp;
-        let end = raw::tcp(self.fabric, at, ALPN_NATIVE, raw::forged(&forged), &sent).await;
+        let end = raw::dial(self.fabric, (Scheme::Tls, at), ALPN_NATIVE, raw::forged(&forged), &sent).await;
         let kept = match &end {
             Ok(End::Welcomed { denied, .. }) if denied != &["all-tenants"] => {
                 Err(anyhow::anyhow!("ALLOWED: it reads 'T.*.>' (refused: {denied:?})"))
@@ -234,7 +233,7 @@ impl Field<'_> {
         }
         let node = self.ca_a.leaf_in(&tenant(OPERATOR)?, &b, &label("broker-b")?, Oddity::NodeName)?;
         let (at, hello) = (self.mesh.ready(GLOBAL)?.bridge, raw::frames(&[bridge_hello()])?);
-        let end = raw::quic(self.fabric, at, ALPN_BRIDGE, raw::forged(&node), &hello).await;
+        let end = raw::dial(self.fabric, (Scheme::Quic, at), ALPN_BRIDGE, raw::forged(&node), &hello).await;
         let refused = self.handshake(GLOBAL, &uid(&raw::forged(&node))?, end, Deny::IssuerBinding).await;
         story.attack(&format!("11 region-a's CA signs the broker {REGION_B}"), &refused)?;
         for (what, forged, node) in [
@@ -263,9 +262,11 @@ impl Field<'_> {
         let (ready, hello) = (self.mesh.ready(node)?, after_hello("mallory", |_| Ok(()))?);
         let (uid, label) = (uid(&raw::forged(forged))?, format!("reason=\"{}\"", reason.code()));
         let before = self.mesh.metric(node, REFUSED, &label).await?;
-        let end = raw::quic(self.fabric, ready.native_quic, ALPN_NATIVE, raw::forged(forged), &hello).await;
+        let end =
+            raw::dial(self.fabric, (Scheme::Quic, ready.native_quic), ALPN_NATIVE, raw::forged(forged), &hello).await;
         self.handshake(node, &uid, end, reason).await.context("over QUIC")?;
-        let end = raw::tcp(self.fabric, ready.native_tcp, ALPN_NATIVE, raw::forged(forged), &hello).await;
+        let end =
+            raw::dial(self.fabric, (Scheme::Tls, ready.native_tcp), ALPN_NATIVE, raw::forged(forged), &hello).await;
         let line = self.handshake(node, &uid, end, reason).await.context("over TLS/TCP")?;
         self.mesh.metric_above(node, REFUSED, &label, before + 1).await?;
         Ok(line)

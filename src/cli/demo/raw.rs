@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::{Buf as _, BytesMut};
+use glocal_client::Scheme;
 use glocal_core::deny::Deny;
 use glocal_core::limits::CONTROL_BYTES_MAX;
 use glocal_fabric::testing::Forged;
@@ -99,58 +100,52 @@ fn config(fabric: &Fabric, alpn: &[u8], shown: Shown) -> anyhow::Result<rustls::
     Ok(config)
 }
 
-/// Dials TLS/TCP and sends `sent`, then reads until the broker closes, or answers a ping that was sent last.
-pub(super) async fn tcp(
+/// Dials and sends `sent`, then reads until the broker closes, or answers a ping that was sent last.
+pub(super) async fn dial(
     fabric: &Fabric,
-    at: SocketAddr,
+    (scheme, at): (Scheme, SocketAddr),
     alpn: &[u8],
     shown: Shown,
     sent: &[u8],
 ) -> anyhow::Result<End> {
-    let config = Arc::new(config(fabric, alpn, shown)?);
-    within(async {
-        let stream = TcpStream::connect(at).await?;
-        let stream = match TlsConnector::from(config).connect(ServerName::from(at.ip()), stream).await {
-            Ok(stream) => stream,
-            Err(error) => return Ok(ended(&error)),
-        };
-        converse(stream, sent).await.map_or_else(|error| Ok(ended(&error)), Ok)
-    })
-    .await
-}
-
-/// As [`tcp`], over QUIC.
-pub(super) async fn quic(
-    fabric: &Fabric,
-    at: SocketAddr,
-    alpn: &[u8],
-    shown: Shown,
-    sent: &[u8],
-) -> anyhow::Result<End> {
-    let crypto = QuicClientConfig::try_from(config(fabric, alpn, shown)?)?;
-    let endpoint = quinn::Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-    let connecting = endpoint.connect_with(quinn::ClientConfig::new(Arc::new(crypto)), at, "localhost")?;
-    within(async {
-        let connection = match connecting.await {
-            Ok(connection) => connection,
-            Err(error) => return Ok(ended_quic(&error)),
-        };
-        let talked = match connection.open_bi().await {
-            Ok((send, receive)) => converse(tokio::io::join(receive, send), sent).await,
-            Err(error) => return Ok(ended_quic(&error)),
-        };
-        match talked {
-            Ok(End::Closed(text)) => Ok(connection.close_reason().map_or(End::Closed(text), |e| ended_quic(&e))),
-            Ok(end) => Ok(end),
-            Err(_) => Ok(ended_quic(&connection.closed().await)),
+    let config = config(fabric, alpn, shown)?;
+    let attempt = async {
+        match scheme {
+            Scheme::Tls => tcp(config, at, sent).await,
+            Scheme::Quic => quic(config, at, sent).await,
         }
-    })
-    .await
-}
-
-async fn within(attempt: impl Future<Output = anyhow::Result<End>>) -> anyhow::Result<End> {
+    };
     let deadline = PATIENCE + Duration::from_secs(1);
     tokio::time::timeout(deadline, attempt).await.context("the broker neither answers nor closes")?
+}
+
+async fn tcp(config: rustls::ClientConfig, at: SocketAddr, sent: &[u8]) -> anyhow::Result<End> {
+    let stream = TcpStream::connect(at).await?;
+    let connected = TlsConnector::from(Arc::new(config)).connect(ServerName::from(at.ip()), stream).await;
+    let talked = match connected {
+        Ok(stream) => converse(stream, sent).await,
+        Err(error) => Err(error),
+    };
+    Ok(talked.unwrap_or_else(|error| ended(&error)))
+}
+
+async fn quic(config: rustls::ClientConfig, at: SocketAddr, sent: &[u8]) -> anyhow::Result<End> {
+    let crypto = QuicClientConfig::try_from(config)?;
+    let endpoint = quinn::Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let connecting = endpoint.connect_with(quinn::ClientConfig::new(Arc::new(crypto)), at, "localhost")?;
+    let connection = match connecting.await {
+        Ok(connection) => connection,
+        Err(error) => return Ok(ended_quic(&error)),
+    };
+    let talked = match connection.open_bi().await {
+        Ok((send, receive)) => converse(tokio::io::join(receive, send), sent).await,
+        Err(error) => return Ok(ended_quic(&error)),
+    };
+    Ok(match talked {
+        Ok(End::Closed(text)) => connection.close_reason().map_or(End::Closed(text), |e| ended_quic(&e)),
+        Ok(end) => end,
+        Err(_) => ended_quic(&connection.closed().await),
+    })
 }
 
 /// Sends, and reads answers until something has been decided.
