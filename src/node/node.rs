@@ -62,6 +62,10 @@ impl Node {
             Some(address) => Some(TcpListener::bind(address).await.map_err(listen("ops_listen", address))?),
             None => None,
         };
+        let nats_listener = match config.nats_tcp {
+            Some(address) => Some(TcpListener::bind(address).await.map_err(listen("nats_port", address))?),
+            None => None,
+        };
         let quic = endpoint(config.native_quic, tls::native_quic_server_config(&trust)?)
             .map_err(listen("quic_port", config.native_quic))?;
         let bridges = endpoint(config.bridge, tls::bridge_server_config(&trust)?)
@@ -91,6 +95,7 @@ impl Node {
             pid: std::process::id(),
             native_tcp: local(tcp.local_addr(), context.config.native_tcp),
             native_quic: local(quic.local_addr(), context.config.native_quic),
+            nats: nats_listener.as_ref().and_then(|l| l.local_addr().ok()),
             bridge: local(bridges.local_addr(), context.config.bridge),
             ops: ops_listener.as_ref().and_then(|l| l.local_addr().ok()),
             socket: socket_path,
@@ -103,6 +108,11 @@ impl Node {
         tokio::spawn(control_task::run(driver, queue, clock, CancellationToken::new()));
         let admission = Admission::default();
         context.tasks.spawn(listener::serve_tcp(context.clone(), tcp, tls, admission.clone()));
+        if let (Some(listener), Some(address)) = (nats_listener, listening.nats) {
+            let told = glocal_engine::nats::Listening { host: address.ip().to_string(), port: address.port() };
+            let tls = tls::nats_server_config(&context.trust)?;
+            context.tasks.spawn(listener::nats::serve(context.clone(), listener, tls, told, admission.clone()));
+        }
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
         context.tasks.spawn(bridge::serve(context.clone(), bridges.clone()));
         for (edge, link) in context.config.edges.iter().zip(&context.shared.links) {

@@ -284,7 +284,7 @@ fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
 }
 
 /// 64 bits nobody can guess.
-fn rand_u64() -> u64 {
+pub(crate) fn rand_u64() -> u64 {
     let mut bytes = [0; 8];
     // Without randomness the prefix is merely guessable; reply inboxes are guarded by policy, not by secrecy.
     let _ = aws_lc_rs::rand::fill(&mut bytes);

@@ -279,6 +279,8 @@ pub struct Listening {
     pub native_tcp: SocketAddr,
     /// Clients over QUIC.
     pub native_quic: SocketAddr,
+    /// NATS clients.
+    pub nats: Option<SocketAddr>,
     /// Brokers.
     pub bridge: SocketAddr,
     /// Operators over HTTP.

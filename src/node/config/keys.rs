@@ -267,8 +267,12 @@ pub const KEYS: &[Key] = &[
         Presence::Default("32010"),
         "UDP port of bridges from other brokers. 0 lets the system choose.",
     ),
-    Key::new("nats_port", PORT, Presence::Absent("no NATS listener"), "TCP port of the NATS protocol.")
-        .unsupported(Unsupported::Given),
+    Key::new(
+        "nats_port",
+        PORT,
+        Presence::Absent("no NATS listener"),
+        "TCP port of the NATS protocol over mutual TLS; its clients expect 4222. 0 lets the system choose.",
+    ),
     Key::new(
         "nats_ws_port",
         PORT,

@@ -76,6 +76,17 @@ pub fn native_tcp_server_config(trust: &Arc<Trust>) -> Result<Arc<rustls::Server
     Ok(Arc::new(server_config(trust.identity(), verifier, ALPN_NATIVE)?))
 }
 
+/// For NATS sessions: the same, without ALPN, which NATS clients do not know.
+///
+/// # Errors
+/// The provider lacks TLS 1.3.
+pub fn nats_server_config(trust: &Arc<Trust>) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let verifier = Arc::new(NativeVerifier::new(trust.clone()));
+    let mut config = server_config(trust.identity(), verifier, ALPN_NATIVE)?;
+    config.alpn_protocols.clear();
+    Ok(Arc::new(config))
+}
+
 /// For native sessions over QUIC: one bidirectional stream, opened by the client.
 ///
 /// # Errors
