@@ -155,14 +155,15 @@ impl LaneWriter {
 
     /// Resets every open lane of a tenant whose queue was purged, perhaps in the middle of a frame.
     fn reset_tenant(&mut self, tenant: TenantKey, id: &str) -> Option<StreamWrite> {
-        let lanes: Vec<_> = self.lanes.extract_if(|(t, _), _| *t == tenant).map(|(_, lane)| lane.id).collect();
+        let mut lanes: Vec<_> = self.lanes.extract_if(|(t, _), _| *t == tenant).map(|(_, lane)| lane.id).collect();
+        lanes.sort_unstable();
         let parts: Vec<_> = lanes.into_iter().map(reset).collect();
         (!parts.is_empty()).then(|| StreamWrite { stream: stream_of(id), parts })
     }
 
     /// Resets the lanes that have been empty and unused for [`LANE_IDLE_MS`], so that neither side remembers them.
     pub fn sweep(&mut self, lanes: &mut EdgeLanes, shared: &Shared, now: Time) -> Vec<StreamWrite> {
-        let idle: Vec<_> = self
+        let mut idle: Vec<_> = self
             .lanes
             .iter()
             .filter(|((tenant, class), lane)| {
@@ -170,6 +171,8 @@ impl LaneWriter {
             })
             .map(|(key, lane)| (*key, lane.id))
             .collect();
+        // The map's order is another in every process.
+        idle.sort_unstable_by_key(|(_, id)| *id);
         let mut writes = Vec::new();
         for ((tenant, class), id) in idle {
             self.lanes.remove(&(tenant, class));

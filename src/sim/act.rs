@@ -6,6 +6,7 @@ use glocal_core::identity::Role;
 use glocal_core::name::Class;
 use glocal_core::sched::Drops;
 use glocal_engine::driver::Command;
+use glocal_engine::machine::Machine as _;
 use glocal_engine::session::NativeSession;
 
 use crate::bridge::{Bridge, Stage};
@@ -73,6 +74,11 @@ impl World {
         let node = self.random.below(self.brokers.len());
         let superuser = self.plan.superusers && self.random.chance(15);
         let tenant = if superuser { self.plan.root() } else { self.random.below(self.plan.root()) };
+        self.connect_to(node, tenant, superuser);
+    }
+
+    /// A client of `tenant` comes to one broker.
+    pub fn connect_to(&mut self, node: usize, tenant: usize, superuser: bool) {
         let Some(broker) = self.brokers.get(node).and_then(Option::as_ref) else { return };
         let number = self.next_client;
         self.next_client += 1;
@@ -154,8 +160,13 @@ impl World {
             let id = sub.tenant.and_then(|t| self.plan.tenants.get(t)).map_or("*", |t| t.as_str());
             text = format!("T.{id}.{}.{filter}", class.map_or("*", Class::as_str));
         }
+        self.subscribe_to(number, &text, sub);
+    }
+
+    /// A client subscribes by `text`, which means `sub`.
+    pub fn subscribe_to(&mut self, number: u32, text: &str, sub: Subscription) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let sid = client.subscribe(&text, &sub, false);
+        let sid = client.subscribe(text, &sub, false);
         if let Some(view) = self.oracle.clients.get_mut(&number) {
             view.subs.insert(sid, sub);
         }

@@ -6,6 +6,7 @@ use bytes::{BufMut, BytesMut};
 use glocal_core::name::Class;
 use glocal_core::sched::Drops;
 use glocal_core::time::Time;
+use glocal_engine::machine::Machine as _;
 use glocal_engine::session::{Effects, NativeSession};
 use glocal_wire::control::{Control, Hello, PROTOCOL_VERSION, Subscribe, Unsubscribe};
 use glocal_wire::data::{DataFrame, DataHead, DataKind};

@@ -11,6 +11,7 @@ pub mod bridge;
 pub mod broker;
 pub mod check;
 pub mod client;
+pub mod fairness;
 pub mod greet;
 pub mod liar;
 pub mod oracle;

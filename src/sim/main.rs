@@ -25,6 +25,11 @@ struct Options {
 }
 
 fn main() -> ExitCode {
+    #[cfg(glocal_guards)]
+    if let Ok(names) = std::env::var("GLOCAL_GUARDS_OFF") {
+        let unknown = glocal_core::guard::switch_off(&names);
+        assert!(unknown.is_empty(), "no such guards: {unknown:?}");
+    }
     match options(std::env::args().skip(1)) {
         Ok(Some(options)) if options.story => story(&options),
         Ok(Some(options)) => tour(&options),

@@ -97,10 +97,34 @@ impl Plan {
             liars: random.chance(40),
             ways: Vec::new(),
         };
-        let nodes = 0..plan.nodes.len();
-        plan.ways =
-            (0..plan.tenants.len()).map(|t| nodes.clone().map(|from| plan.find_ways(from, t)).collect()).collect();
+        plan.measure();
         plan
+    }
+
+    /// Two brokers and one edge that carries two tenants; nothing fails.
+    #[must_use]
+    pub fn pair() -> Self {
+        let both: Tenants = [0, 1].into();
+        let edge =
+            PlannedEdge { name: "e1".to_owned(), ends: [0, 1], bundle: both.clone(), configured: [both.clone(), both] };
+        let mut plan = Self {
+            nodes: ["r0/n0", "r1/n1"].iter().filter_map(|name| NodeId::parse(name).ok()).collect(),
+            edges: vec![edge],
+            tenants: ["tenant0", "tenant1", "root"].iter().filter_map(|id| TenantId::parse(id).ok()).collect(),
+            lane_bytes_max: EDGE_LANE_BYTES_MAX,
+            superusers: false,
+            faults: false,
+            liars: false,
+            ways: Vec::new(),
+        };
+        plan.measure();
+        plan
+    }
+
+    fn measure(&mut self) {
+        let nodes = 0..self.nodes.len();
+        self.ways =
+            (0..self.tenants.len()).map(|t| nodes.clone().map(|from| self.find_ways(from, t)).collect()).collect();
     }
 
     /// Whether lanes are large enough to lose nothing.

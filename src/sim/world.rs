@@ -11,6 +11,7 @@ use glocal_core::tenant::Tenants;
 use glocal_core::time::Time;
 use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::lane_reader::{Arrivals, Incoming};
+use glocal_engine::machine::Machine as _;
 use glocal_engine::session::take_replies;
 
 use crate::bridge::{Bridge, Stage};
@@ -83,6 +84,14 @@ impl World {
     pub fn new(seed: u64) -> Result<Self, Violation> {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
+        Self::of(plan, random)
+    }
+
+    /// The world of a plan.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub fn of(plan: Plan, random: Random) -> Result<Self, Violation> {
         let mut world = Self {
             random,
             now: Time::from_millis(1),
