@@ -67,7 +67,8 @@ def arguments():
 
 def find_nats_server():
     # Debian installs it where the PATH of an ordinary user does not look.
-    return shutil.which("nats-server", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    path = f"{HERE}/.nats-server/usr/sbin:{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+    return shutil.which("nats-server", path=path)
 
 
 def other_server(options):

@@ -69,7 +69,7 @@ async fn permissions(s: &mut Scenario) -> Outcome {
     }
     client.publish(s.subject("p"), "still here".into()).await?;
     s.expect("open", texts(&take(&mut own, 1, LONG).await), vec!["still here"]);
-    s.expect("not closed", client.events().iter().any(|e| matches!(e, Event::Disconnected | Event::Closed)), false);
+    s.expect("disconnected", client.events().iter().any(|e| matches!(e, Event::Disconnected | Event::Closed)), false);
     s.note("texts", client.errors());
     Ok(())
 }
@@ -114,9 +114,11 @@ async fn certificates(s: &mut Scenario) -> Outcome {
     Ok(())
 }
 
+type Change = fn(ConnectOptions) -> ConnectOptions;
+
 /// User names, passwords and tokens beside a certificate open nothing; a server may also refuse the whole connection.
 async fn credentials(s: &mut Scenario) -> Outcome {
-    let with: [(&str, fn(ConnectOptions) -> ConnectOptions); 2] = [
+    let with: [(&str, Change); 2] = [
         ("password grants", |o| o.user_and_password("admin".into(), "admin".into())),
         ("token grants", |o| o.token("admin".into())),
     ];
@@ -177,7 +179,7 @@ async fn slow_consumer(s: &mut Scenario) -> Outcome {
         (0..10).map(|n| n.to_string()).collect::<Vec<_>>(),
     );
     client.sync().await?;
-    s.expect("not closed", client.events().iter().any(|e| matches!(e, Event::Disconnected | Event::Closed)), false);
+    s.expect("disconnected", client.events().iter().any(|e| matches!(e, Event::Disconnected | Event::Closed)), false);
     Ok(())
 }
 
