@@ -198,7 +198,7 @@ async fn doors(story: &mut Story, mesh: &Mesh, cast: &Cast) -> anyhow::Result<()
         (ALICE, "T.nosuchtenant.>", "cross-tenant"),
     ] {
         let refused = refused_subscribe(mesh, cast.player(agent)?, filter, code).await;
-        story.tell(&format!("{} {} subscribes '{filter}'", agent.tenant, agent.address()), &refused)?;
+        story.attack(&format!("{} {} subscribes '{filter}'", agent.tenant, agent.address()), &refused)?;
     }
     for (agent, subject) in [
         (ALICE, "T.tenantB.live.demo.hello"),
@@ -209,7 +209,7 @@ async fn doors(story: &mut Story, mesh: &Mesh, cast: &Cast) -> anyhow::Result<()
             let line = refused_publish(mesh, cast.player(agent)?, subject, "cross-tenant").await;
             and_nobody_heard(cast, line).await
         };
-        story.tell(&format!("{} {} publishes '{subject}'", agent.tenant, agent.address()), &refused.await)?;
+        story.attack(&format!("{} {} publishes '{subject}'", agent.tenant, agent.address()), &refused.await)?;
     }
     Ok(())
 }
