@@ -62,23 +62,41 @@ pub struct ReplyRoute {
 #[derive(Debug, Default)]
 pub struct ReplyRoutes {
     len: AtomicUsize,
-    map: Mutex<HashMap<Box<str>, (ReplyRoute, Time)>>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    routes: HashMap<Box<str>, (ReplyRoute, Time)>,
+    /// When those that have expired were looked for last, which costs a walk over all.
+    swept: Time,
+}
+
+impl Held {
+    fn sweep(&mut self, now: Time) {
+        self.swept = now;
+        self.routes.retain(|_, (_, expires)| *expires > now);
+    }
 }
 
 impl ReplyRoutes {
-    /// Remembers where replies to `subject` go. When full, what has expired goes first; if nothing has, the new route is
-    /// not remembered and `false` comes back.
+    /// Remembers where replies to `subject` go. When full, what has expired goes first, once a second at most; if nothing
+    /// has, the new route is not remembered and `false` comes back.
     pub fn remember(&self, subject: &str, route: ReplyRoute, now: Time) -> bool {
-        let mut map = self.map.lock();
+        /// Pause between walks over a full map, in milliseconds.
+        const SWEEP_MS: u64 = 1_000;
+        let mut held = self.held.lock();
         let expires = now.plus_millis(REPLY_ROUTE_MS);
-        if map.len() >= REPLY_ROUTES_MAX && !map.contains_key(subject) {
-            map.retain(|_, (_, expires)| *expires > now);
-            if map.len() >= REPLY_ROUTES_MAX {
+        if held.routes.len() >= REPLY_ROUTES_MAX && !held.routes.contains_key(subject) {
+            if now >= held.swept.plus_millis(SWEEP_MS) {
+                held.sweep(now);
+            }
+            if held.routes.len() >= REPLY_ROUTES_MAX {
                 return false;
             }
         }
-        map.insert(Box::from(subject), (route, expires));
-        self.len.store(map.len(), Ordering::Release);
+        held.routes.insert(Box::from(subject), (route, expires));
+        self.len.store(held.routes.len(), Ordering::Release);
         true
     }
 
@@ -88,11 +106,11 @@ impl ReplyRoutes {
         if self.len.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let mut map = self.map.lock();
-        let (route, expires) = map.get_mut(subject)?;
+        let mut held = self.held.lock();
+        let (route, expires) = held.routes.get_mut(subject)?;
         if *expires <= now {
-            map.remove(subject);
-            self.len.store(map.len(), Ordering::Release);
+            held.routes.remove(subject);
+            self.len.store(held.routes.len(), Ordering::Release);
             return None;
         }
         *expires = now.plus_millis(REPLY_ROUTE_MS);
@@ -102,9 +120,9 @@ impl ReplyRoutes {
     /// Forgets what has expired.
     pub fn sweep(&self, now: Time) {
         if self.len.load(Ordering::Acquire) > 0 {
-            let mut map = self.map.lock();
-            map.retain(|_, (_, expires)| *expires > now);
-            self.len.store(map.len(), Ordering::Release);
+            let mut held = self.held.lock();
+            held.sweep(now);
+            self.len.store(held.routes.len(), Ordering::Release);
         }
     }
 }
@@ -132,6 +150,9 @@ mod tests {
             assert!(routes.remember(&format!("r{i}"), ROUTE, Time(0)));
         }
         assert!(!routes.remember("one more", ROUTE, Time(1)), "full");
-        assert!(routes.remember("later", ROUTE, Time::from_millis(REPLY_ROUTE_MS)), "expired ones made room");
+        assert!(!routes.remember("one more", ROUTE, Time::from_millis(REPLY_ROUTE_MS - 1)), "still, after a walk");
+        let soon = Time::from_millis(REPLY_ROUTE_MS);
+        assert!(!routes.remember("one more", ROUTE, soon), "one walk a second, however many ask");
+        assert!(routes.remember("later", ROUTE, soon.plus_millis(1_000)), "expired ones made room");
     }
 }

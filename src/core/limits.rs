@@ -194,6 +194,9 @@ pub const LOG_FIELD_BYTES_MAX: usize = 128;
 pub const CONTROL_QUEUE_MAX: usize = 4_096;
 /// Cached match decisions per session.
 pub const MATCH_CACHE_MAX: usize = 1_024;
+/// What the matches cached by one session, or by one lane of a bridge, hold together, in subscriptions and brokers of a
+/// few words each: a name that many want must not cost its memory a thousand times.
+pub const MATCH_CACHE_WEIGHT_MAX: usize = 65_536;
 /// Time one attempt to dial an edge may take, in milliseconds.
 pub const DIAL_MS_MAX: u64 = 3_000;
 /// Unfinished bridge handshakes one node carries at once: clients have a budget of their own.

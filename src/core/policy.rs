@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::bundle::Section;
+use crate::bundle::{Grant, Section};
 use crate::deny::{Access, Deny};
 use crate::edge::Edge;
 use crate::guard::{Guard, off};
@@ -196,6 +196,26 @@ impl Policy {
         Ok(Permit { scope, rule, object, principal: Arc::clone(principal), epoch: self.epoch })
     }
 
+    /// Decides whether a message that `rule` lets into `tenant` may ask for replies to `reply`: whoever answers writes
+    /// there, so the sender must be allowed to itself. Its own reply inboxes need no allow line.
+    ///
+    /// # Errors
+    /// The catalogued reason why not.
+    pub fn check_reply(principal: &Principal, tenant: &Tenant, rule: &Rule, reply: RawName<'_>) -> Result<(), Deny> {
+        let section = tenant.section();
+        match rule {
+            Rule::Own if reply.tokens().next() == Some(REPLY_TOKEN) => {
+                reply_owner_rule(section, principal, reply.tokens())
+            }
+            Rule::Own => own_rules(section, principal, true, |f| f.matches(reply)),
+            Rule::Grant(_) => {
+                let granted = grant_of(section, principal.tenant(), true, |f| f.matches(reply));
+                granted.map(|_| ()).ok_or(Deny::CrossTenant)
+            }
+            Rule::Node | Rule::Internal | Rule::Superuser => Ok(()),
+        }
+    }
+
     fn tenant(&self, id: &str) -> Result<Arc<Tenant>, Deny> {
         self.tenants.by_id(id).cloned().ok_or(Deny::UnknownTenant)
     }
@@ -343,9 +363,17 @@ fn grant(
     write: bool,
     fits: impl Fn(&RawFilter) -> bool,
 ) -> Option<(Scope, Rule)> {
-    let grants = &tenant.section().grants;
-    let found = grants.iter().find(|g| g.write == write && g.tenant == *caller && fits(&g.filter))?;
+    let found = grant_of(tenant.section(), caller, write, fits)?;
     Some((Scope::One(Arc::clone(tenant)), Rule::Grant(found.name.clone())))
+}
+
+fn grant_of<'s>(
+    section: &'s Section,
+    caller: &TenantId,
+    write: bool,
+    fits: impl Fn(&RawFilter) -> bool,
+) -> Option<&'s Grant> {
+    section.grants.iter().find(|g| g.write == write && g.tenant == *caller && fits(&g.filter))
 }
 
 /// The first token of reply subjects.
@@ -356,14 +384,20 @@ fn read_owner_rules(section: &Section, principal: &Principal, filter: &RawFilter
     if filter.inbox_owner().is_some_and(|owner| !is_owner(section, principal, owner)) {
         return Err(Deny::InboxOwner);
     }
-    if section.owner_only_replies && filter.tokens().next() == Some(REPLY_TOKEN) {
-        let mut tokens = filter.tokens().skip(1);
-        let owner = tokens.next().zip(tokens.next());
-        if !owner.is_some_and(|owner| is_owner(section, principal, owner)) {
-            return Err(Deny::ReplyOwner);
-        }
+    reply_owner_rule(section, principal, filter.tokens())
+}
+
+/// Where the tenant says so, reply subjects belong to the agent they name.
+fn reply_owner_rule<'n>(
+    section: &Section,
+    principal: &Principal,
+    mut tokens: impl Iterator<Item = &'n str>,
+) -> Result<(), Deny> {
+    if !section.owner_only_replies || tokens.next() != Some(REPLY_TOKEN) {
+        return Ok(());
     }
-    Ok(())
+    let owner = tokens.next().zip(tokens.next());
+    if owner.is_some_and(|owner| is_owner(section, principal, owner)) { Ok(()) } else { Err(Deny::ReplyOwner) }
 }
 
 fn is_owner(section: &Section, principal: &Principal, (region, agent): (&str, &str)) -> bool {
@@ -381,11 +415,8 @@ pub fn may_deliver(section: &Section, principal: &Principal, raw: RawName<'_>) -
     if raw.inbox_owner().is_some_and(|owner| !is_owner(section, principal, owner)) {
         return false;
     }
-    if section.owner_only_replies && raw.tokens().next() == Some(REPLY_TOKEN) {
-        let mut tokens = raw.tokens().skip(1);
-        if !tokens.next().zip(tokens.next()).is_some_and(|owner| is_owner(section, principal, owner)) {
-            return false;
-        }
+    if reply_owner_rule(section, principal, raw.tokens()).is_err() {
+        return false;
     }
     section.tenant != *principal.tenant() || own_rules(section, principal, false, |f| f.matches(raw)).is_ok()
 }

@@ -12,7 +12,7 @@ use glocal_core::identity::Principal;
 use glocal_core::inbox::Inbox;
 use glocal_core::limits::DENY_LOGS_PER_SECOND;
 use glocal_core::name::{Class, Destination, Filter, QueueGroup, RawName};
-use glocal_core::policy::{Read, Rule};
+use glocal_core::policy::{Policy, Read, Rule};
 use glocal_core::port::{Dialect, SessionPort};
 use glocal_core::rate::LogLimiter;
 use glocal_core::sched::SessionLanes;
@@ -65,7 +65,7 @@ pub struct Outgoing<'m> {
 pub struct Published {
     /// The class it was published in.
     pub class: Class,
-    /// Sessions here and brokers elsewhere that were given a copy.
+    /// Sessions here and brokers elsewhere that were given a copy, observers not counted; always 1 over a grant.
     pub targets: u32,
     /// Whether it asked for a reply and certainly nobody who could give one was reached.
     pub no_responders: bool,
@@ -211,7 +211,7 @@ impl Client {
         if fresh {
             identity.log_allowance(Access::Write, outgoing.name, route.rule(), effects);
         }
-        check_reply(outgoing.reply).map_err(|reason| (outgoing.reply, reason))?;
+        check_reply(identity, route, outgoing.reply).map_err(|reason| (outgoing.reply, reason))?;
         let name = outgoing.name.get(route.raw_offset()..).unwrap_or_default();
         let raw = RawName::parse(name).map_err(|error| (outgoing.name, error.into()))?;
         self.turn = self.turn.wrapping_add(1);
@@ -247,6 +247,10 @@ impl Client {
 }
 
 fn published(outgoing: &Outgoing<'_>, route: &Route, reached: route::Reached) -> Published {
+    if matches!(route.rule(), Rule::Grant(_)) {
+        // How many subscribers another tenant has, or whether it has any, is not the sender's to know.
+        return Published { class: route.class(), targets: 1, no_responders: false };
+    }
     Published {
         class: route.class(),
         targets: u32::try_from(reached.targets).unwrap_or(u32::MAX),
@@ -254,11 +258,11 @@ fn published(outgoing: &Outgoing<'_>, route: &Route, reached: route::Reached) ->
     }
 }
 
-/// A reply subject is a raw name of the same tenant, or empty.
-fn check_reply(reply: &[u8]) -> Result<(), Deny> {
+/// A reply subject is a raw name of the tenant the message goes to, where its sender may write, or empty.
+fn check_reply(identity: &Identity, route: &Route, reply: &[u8]) -> Result<(), Deny> {
     match reply {
         [] => Ok(()),
         [b'T', b'.', ..] => Err(Deny::CrossTenant),
-        _ => RawName::parse(reply).map(|_| ()).map_err(Deny::from),
+        _ => Policy::check_reply(&identity.principal, route.tenant(), route.rule(), RawName::parse(reply)?),
     }
 }

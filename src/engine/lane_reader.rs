@@ -15,7 +15,7 @@ use glocal_core::identity::Principal;
 use glocal_core::interest::{Interest, Record};
 use glocal_core::limits::{
     BRIDGE_LANES_MAX, BRIDGE_REASSEMBLY_BYTES_MAX, BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX, HOPS_MAX, LANE_HANDLES_MAX,
-    MATCH_CACHE_MAX,
+    MATCH_CACHE_MAX, MATCH_CACHE_WEIGHT_MAX,
 };
 use glocal_core::name::{Class, ClassSet, Destination, Label, NodeId, QueueGroup, RawFilter, RawName};
 use glocal_core::policy::Relay;
@@ -154,6 +154,8 @@ struct Lane {
     brokers: HashMap<u32, (BrokerIndex, u64)>,
     senders: HashMap<u32, RemoteSender>,
     cache: HashMap<Box<[u8]>, Match>,
+    /// What the cached matches hold together.
+    cache_weight: usize,
 }
 
 /// One data stream of a bridge.
@@ -239,6 +241,7 @@ impl LaneReader {
                 brokers: HashMap::new(),
                 senders: HashMap::new(),
                 cache: HashMap::new(),
+                cache_weight: 0,
             },
         );
         if refused {
@@ -368,7 +371,9 @@ impl Lane {
             queue: body.queue.as_deref().map(QueueGroup::parse).transpose().ok()?,
             observer: body.observer,
         };
-        Some(Record::Change { seq: body.seq, add: body.add, interest })
+        // Observers are in no queue group.
+        let is_whole = !(interest.observer && interest.queue.is_some());
+        is_whole.then_some(Record::Change { seq: body.seq, add: body.add, interest })
     }
 
     fn on_record(
@@ -487,15 +492,19 @@ impl Lane {
             let mut list = Vec::new();
             for target in frame.ext.fields().targets.iter().flat_map(|targets| targets.iter()) {
                 let index = self.brokers.get(&target.handle).map(|(index, _)| *index);
-                let back = |i: &BrokerIndex| routes.hop(*i).is_some_and(|hop| hop.edge.key() == incoming.edge.key());
-                match index.filter(|i| !seen.contains(i) && !back(i)) {
+                let back = index.is_some_and(|index| routes.leads_over(incoming.edge.key(), index));
+                match index.filter(|index| !back && !seen.contains(index)) {
                     Some(index) => {
                         seen.push(index);
                         list.push((index, target.groups.iter().filter_map(|g| QueueGroup::parse(g).ok()).collect()));
                     }
                     None => {
                         counters.dropped(DropReason::BadTarget, 1);
-                        incoming.refuse()?;
+                        // In a ring the peer may not know what this broker has lost: then it is no lie, but no way either.
+                        let is_self = index.is_some() && index == shared.brokers.index(incoming.edge.peer());
+                        if !back || is_self || shared.links.len() == 1 {
+                            incoming.refuse()?;
+                        }
                     }
                 }
             }
@@ -510,7 +519,7 @@ impl Lane {
                 (false, _) => onward.push((*broker, groups.iter().collect())),
             }
         }
-        relay_to(shared, &routes, onward, message, batch);
+        relay_to(shared, &routes, onward, message, batch, |_| false);
         Ok(groups.iter().any(|(broker, _)| *broker == shared.own))
     }
 
@@ -519,11 +528,15 @@ impl Lane {
         let key = raw.as_str().as_bytes();
         let generation = message.tenant.table().generation();
         if self.cache.get(key).is_none_or(|found| found.generation != generation) {
-            if self.cache.len() >= MATCH_CACHE_MAX {
-                self.cache.clear();
-            }
             let found = message.tenant.table().find(self.class, raw, message.tenant.section());
-            self.cache.insert(Box::from(key), found);
+            let weight = found.weight();
+            if self.cache.len() >= MATCH_CACHE_MAX || self.cache_weight + weight > MATCH_CACHE_WEIGHT_MAX {
+                self.cache = HashMap::new();
+                self.cache_weight = 0;
+            }
+            self.cache_weight += weight;
+            let replaced = self.cache.insert(Box::from(key), found);
+            self.cache_weight -= replaced.map_or(0, |found| found.weight());
         }
         let Some(found) = self.cache.get(key) else { return };
         let mut responders = false;

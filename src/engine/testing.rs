@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use glocal_core::bundle::{AgentRule, EdgeEntry, Head, NodeEntry, Section};
+use glocal_core::bundle::{AgentRule, EdgeEntry, Grant, Head, NodeEntry, Section};
 use glocal_core::control::Control as ControlHalf;
 use glocal_core::edge::{Edge, EdgeKey, TenantSet};
 use glocal_core::identity::{Fingerprint, KeyId, LeafName, Principal, Role};
@@ -62,6 +62,12 @@ fn sections() -> Vec<Arc<Section>> {
         deny: true,
         write: true,
         filter: RawFilter::parse(b"forbidden.>").unwrap(),
+    });
+    private.grants.push(Grant {
+        name: label("intake"),
+        tenant: TenantId::parse("tenantB").unwrap(),
+        write: true,
+        filter: RawFilter::parse(b"intake.>").unwrap(),
     });
     [
         section("tenantA", &["a-global", "b-global"]),

@@ -322,12 +322,12 @@ fn in_a_ring_nobody_is_told_of_itself_and_an_edge_that_comes_back_costs_nothing(
         world.subscribe(node, &session, 1, &format!("at.{node}"), None);
         world.subscribe(node, &session, 2, "at.*.x", None);
     }
-    for edge in 0..RING.len() {
+    for (edge, (name, ..)) in RING.iter().enumerate() {
         world.down(edge);
         world.up(edge);
         for (from, to) in (0..NODES.len()).flat_map(|from| (0..NODES.len()).map(move |to| (from, to))) {
             let targets = world.remote_targets(from, "tenantA", &format!("at.{to}"));
-            assert_eq!(targets.len(), usize::from(from != to), "{from} to {to} after {} came back", RING[edge].0);
+            assert_eq!(targets.len(), usize::from(from != to), "{from} to {to} after {name} came back");
         }
     }
 }

@@ -178,6 +178,32 @@ fn a_grant_opens_what_it_names_and_nothing_more() {
 }
 
 #[test]
+fn nobody_has_others_write_where_it_may_not_itself() {
+    let grant =
+        Grant { name: label("g"), tenant: TenantId::parse("beta").unwrap(), write: true, filter: filter("in.>") };
+    let deny = AgentRule { region: None, agent: None, deny: true, write: true, filter: filter("secret.>") };
+    let policy = policy_with(|s| {
+        s.grants = vec![grant.clone()];
+        s.rules = vec![deny.clone()];
+        s.owner_only_replies = true;
+    });
+    let acme = policy.tenants().by_id("acme").unwrap();
+    let check = |principal: &Arc<Principal>, rule: &Rule, reply: &str| {
+        Policy::check_reply(principal, acme, rule, RawName::parse(reply.as_bytes()).unwrap())
+    };
+    let (own, granted) = (principal("acme", "r", "a", Role::Tenant), principal("beta", "r", "b", Role::Tenant));
+    assert_eq!(check(&own, &Rule::Own, "answers.x"), Ok(()));
+    assert_eq!(check(&own, &Rule::Own, "_INBOX.r.a.1"), Ok(()));
+    assert_eq!(check(&own, &Rule::Own, "_INBOX.r.b.1"), Err(Deny::ReplyOwner));
+    assert_eq!(check(&own, &Rule::Own, "secret.x"), Err(Deny::DenyList));
+    let rule = Rule::Grant(label("g"));
+    assert_eq!(check(&granted, &rule, "in.answers"), Ok(()));
+    for reply in ["orders.delete", "_INBOX.r.a.1", "inbox.r.a"] {
+        assert_eq!(check(&granted, &rule, reply), Err(Deny::CrossTenant), "{reply}");
+    }
+}
+
+#[test]
 fn a_node_carries_its_lanes_tenant_while_the_edge_allows_it_and_nothing_else() {
     let policy = policy();
     let peer = NodeId::parse("r/broker").unwrap();

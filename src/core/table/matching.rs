@@ -57,6 +57,8 @@ pub struct Match {
     pub groups: Vec<GroupMatch>,
     /// Next hops towards brokers with plain subscribers.
     pub edges: Vec<EdgeTargets>,
+    /// The brokers among them behind which only observers want it.
+    pub observers: Vec<BrokerIndex>,
     /// Whether anyone who counts as a responder matched; observers do not.
     pub responders: bool,
     /// Whether a plain subscriber behind another broker is among the responders.
@@ -67,6 +69,17 @@ pub struct Match {
     pub routes: Arc<Routes>,
 }
 
+impl Match {
+    /// How much it holds, in entries of a few words each: what a cache of matches is bounded by.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let ports = self.ports.iter().map(|port| 1 + port.subs.len());
+        let groups = self.groups.iter().map(|group| 1 + group.locals.len() + group.remotes.len());
+        let edges = self.edges.iter().map(|edge| 1 + edge.brokers.len());
+        1 + ports.chain(groups).chain(edges).sum::<usize>()
+    }
+}
+
 pub(super) struct Builder<'t> {
     table: &'t Table,
     class: Class,
@@ -75,8 +88,8 @@ pub(super) struct Builder<'t> {
     ports: BTreeMap<(u64, bool), PortTarget>,
     groups: BTreeMap<QueueGroup, GroupMatch>,
     brokers: Vec<BrokerIndex>,
+    responding: Vec<BrokerIndex>,
     responders: bool,
-    far_responders: bool,
 }
 
 impl<'t> Builder<'t> {
@@ -89,8 +102,8 @@ impl<'t> Builder<'t> {
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
             brokers: Vec::new(),
+            responding: Vec::new(),
             responders: false,
-            far_responders: false,
         }
     }
 
@@ -114,8 +127,10 @@ impl<'t> Builder<'t> {
             match &interest.queue {
                 Some(name) => self.group(name).remotes.push(interest.broker),
                 None => {
-                    self.far_responders |= !interest.observer;
                     self.brokers.push(interest.broker);
+                    if !interest.observer {
+                        self.responding.push(interest.broker);
+                    }
                 }
             }
         }
@@ -149,13 +164,17 @@ impl<'t> Builder<'t> {
         }
         self.brokers.sort_unstable();
         self.brokers.dedup();
+        self.responding.sort_unstable();
+        let observes = |broker: &&BrokerIndex| self.responding.binary_search(broker).is_err();
+        let observers = self.brokers.iter().filter(observes).copied().collect();
         Match {
             generation: self.table.generation,
             ports: self.ports.into_values().collect(),
             groups: self.groups.into_values().collect(),
             edges: routes.by_edge(&self.brokers),
+            observers,
             responders: self.responders,
-            far_responders: self.far_responders,
+            far_responders: !self.responding.is_empty(),
             in_sync: self.table.in_sync,
             routes: Arc::clone(routes),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use glocal_core::data::{Member, choose};
 use glocal_core::deny::Deny;
 use glocal_core::identity::Principal;
-use glocal_core::limits::{MATCH_CACHE_MAX, TARGETS_BYTES_MAX, TARGETS_MAX};
+use glocal_core::limits::{MATCH_CACHE_MAX, MATCH_CACHE_WEIGHT_MAX, TARGETS_BYTES_MAX, TARGETS_MAX};
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::policy::{Permit, Rule, Scope, Write};
 use glocal_core::port::{SessionPort, Sub};
@@ -77,10 +77,11 @@ impl Route {
     }
 }
 
-/// Decisions of one session by class and name as written.
+/// Decisions of one session by class and name as written, bounded by their number and by what they hold together.
 #[derive(Debug, Default)]
 pub(crate) struct MatchCache {
     routes: [HashMap<Box<[u8]>, Route>; 4],
+    weight: usize,
 }
 
 impl MatchCache {
@@ -92,31 +93,41 @@ impl MatchCache {
         class: Class,
         text: &[u8],
     ) -> Result<(&Route, bool), Deny> {
-        let [live, ctrl, tele, bulk] = &mut self.routes;
-        let routes = match class {
-            Class::Live => live,
-            Class::Ctrl => ctrl,
-            Class::Tele => tele,
-            Class::Bulk => bulk,
-        };
-        let fresh = !routes.get(text).is_some_and(|route| route.holds(shared));
+        let fresh = !self.of(class).get(text).is_some_and(|route| route.holds(shared));
         if fresh {
             let destination = Destination::qualify(principal.tenant(), class, text)?;
             let permit = shared.policy.authorize(principal, Write(destination))?;
             let route = Route::new(&permit, text).ok_or(Deny::AllTenants)?;
-            if routes.len() >= MATCH_CACHE_MAX {
-                routes.clear();
+            let weight = route.found.weight();
+            if self.of(class).len() >= MATCH_CACHE_MAX || self.weight + weight > MATCH_CACHE_WEIGHT_MAX {
+                self.routes = Default::default();
+                self.weight = 0;
             }
-            routes.insert(Box::from(text), route);
+            self.weight += weight;
+            let replaced = self.of(class).insert(Box::from(text), route);
+            self.weight -= replaced.map_or(0, |route| route.found.weight());
         }
-        routes.get(text).map(|route| (route, fresh)).ok_or(Deny::Limit)
+        self.of(class).get(text).map(|route| (route, fresh)).ok_or(Deny::Limit)
+    }
+}
+
+impl MatchCache {
+    fn of(&mut self, class: Class) -> &mut HashMap<Box<[u8]>, Route> {
+        let [live, ctrl, tele, bulk] = &mut self.routes;
+        match class {
+            Class::Live => live,
+            Class::Ctrl => ctrl,
+            Class::Tele => tele,
+            Class::Bulk => bulk,
+        }
     }
 }
 
 /// Who was given a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reached {
-    /// Sessions here and brokers elsewhere that were given a copy.
+    /// Sessions here and brokers elsewhere that were given a copy. Observers are not counted: that they exist is not the
+    /// tenant's to know.
     pub(crate) targets: usize,
     /// Whether anyone who counts as a responder was among them.
     pub(crate) responders: bool,
@@ -141,8 +152,9 @@ pub(crate) fn publish(
             continue;
         }
         if batch.deliver(&target.port, target.qualified, target.subs.iter(), message) {
-            reached.targets += 1;
-            reached.responders |= target.subs.iter().any(|s| !s.is_observer());
+            let counts = target.subs.iter().any(|s| !s.is_observer());
+            reached.targets += usize::from(counts);
+            reached.responders |= counts;
         }
     }
     let mut chosen: SmallVec<[(BrokerIndex, &QueueGroup); 2]> = SmallVec::new();
@@ -167,7 +179,7 @@ pub(crate) fn publish(
     reached
 }
 
-/// Collects one copy per next hop; returns the number of target brokers.
+/// Collects one copy per next hop; returns the number of target brokers, without those that only observe.
 fn relay(
     shared: &Shared,
     found: &Match,
@@ -187,16 +199,21 @@ fn relay(
     if let Some(origin) = reply_to.filter(|origin| targets.iter().all(|(b, _)| b != origin)) {
         targets.push((origin, SmallVec::new()));
     }
-    relay_to(shared, &found.routes, targets, message, batch)
+    let observes = |broker: &BrokerIndex| {
+        found.observers.contains(broker) && reply_to != Some(*broker) && chosen.iter().all(|(b, _)| b != broker)
+    };
+    relay_to(shared, &found.routes, targets, message, batch, observes)
 }
 
-/// Sorts target brokers by next hop and collects one copy for each edge that allows the tenant.
+/// Sorts target brokers by next hop and collects one copy for each edge that allows the tenant. Returns how many of
+/// them, without those that only observe, were reached.
 pub(crate) fn relay_to(
     shared: &Shared,
     routes: &glocal_core::routes::Routes,
     mut targets: SmallVec<[TargetGroups<'_>; 4]>,
     message: &Message<'_>,
     batch: &mut Batch,
+    observes: impl Fn(&BrokerIndex) -> bool,
 ) -> usize {
     use glocal_core::count::Drop as DropReason;
     let counters = message.tenant.counters().class(message.destination.class());
@@ -220,7 +237,7 @@ pub(crate) fn relay_to(
         while !rest.is_empty() {
             let (chunk, after) = rest.split_at(frame_targets(rest));
             batch.relay(link, chunk, message);
-            reached += chunk.len();
+            reached += chunk.iter().filter(|(broker, _)| !observes(broker)).count();
             rest = after;
         }
     }
@@ -235,4 +252,34 @@ fn frame_targets(targets: &[TargetGroups<'_>]) -> usize {
         bytes <= TARGETS_BYTES_MAX
     });
     fitting.count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{NOW, Node, principal};
+    use glocal_core::limits::MATCH_CACHE_WEIGHT_MAX;
+
+    #[test]
+    fn a_cache_is_bounded_by_what_its_matches_hold() {
+        let mut node = Node::new(1);
+        let principal = principal("tenantA", "alice", glocal_core::identity::Role::Tenant);
+        let inbox = glocal_core::inbox::Inbox::new(glocal_core::sched::SessionLanes::default());
+        let port = Arc::new(SessionPort::new(1, Arc::clone(&principal), true, inbox));
+        let filter = || glocal_core::name::Filter::qualify(principal.tenant(), b">").unwrap();
+        for sid in 0..1000 {
+            let permit = node.shared.policy.authorize(&principal, glocal_core::policy::Read(filter())).unwrap();
+            let (port, tag, queue) = (Arc::clone(&port), Box::default(), None);
+            node.driver.apply(crate::driver::Command::Subscribe { port, sid, tag, permit, queue, local_only: false });
+        }
+        node.driver.commit(NOW);
+        let mut cache = MatchCache::default();
+        for name in 0..200 {
+            cache.find(&node.shared, &principal, Class::Live, format!("n{name}").as_bytes()).unwrap();
+            assert!(cache.weight <= MATCH_CACHE_WEIGHT_MAX);
+        }
+        let held: usize = cache.routes.iter().flat_map(HashMap::values).map(|route| route.found.weight()).sum();
+        assert_eq!(cache.weight, held);
+        assert!(cache.of(Class::Live).len() < 70 && !cache.of(Class::Live).is_empty());
+    }
 }

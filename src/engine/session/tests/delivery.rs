@@ -86,6 +86,27 @@ fn advisories_and_denied_subjects_are_refused() {
 }
 
 #[test]
+fn an_acknowledgement_tells_nothing_of_observers_or_of_other_tenants() {
+    let mut node = Node::new(1);
+    let (mut a, mut root) = (node.client("tenantA", "alice"), node.client("cresco-system", "root"));
+    root.say(&mut node, subscribe(1, "T.tenantA.>"));
+    let got = a.send(&mut node, &publish(Some(Class::Ctrl), Some(1), "x", "", b"p"));
+    assert!(matches!(&got[..], [Got::Control(Control::Ack(Ack { seq: 1, targets: 0 }))]), "{got:?}");
+    assert_eq!(messages(&root.read()).len(), 1, "it observes all the same");
+
+    let (mut b, mut p) = (node.client("tenantB", "bob"), node.client("private", "alice"));
+    for seq in 1..=2 {
+        let frame = publish(Some(Class::Ctrl), Some(seq), "T.private.ctrl.intake.x", "intake.answers", b"p");
+        let got = b.send(&mut node, &frame);
+        assert!(matches!(&got[..], [Got::Control(Control::Ack(Ack { targets: 1, .. }))]), "with and without: {got:?}");
+        assert_eq!(messages(&p.read()).len(), usize::from(seq == 2));
+        p.say(&mut node, subscribe(1, "intake.x"));
+    }
+    let frame = publish(Some(Class::Ctrl), Some(3), "T.private.ctrl.intake.x", "orders.delete", b"p");
+    assert_eq!(denied(&b.send(&mut node, &frame)), [(1, 3, "cross-tenant".to_owned())]);
+}
+
+#[test]
 fn an_oversize_payload_is_named_and_ends_the_session() {
     let mut node = Node::new(1);
     let mut a = node.client("tenantA", "alice");
