@@ -305,3 +305,7 @@ fn checked(part: &'static str, text: &[u8], publish: bool, skip_bytes: usize) ->
 }
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod tests;

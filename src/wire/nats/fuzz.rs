@@ -81,7 +81,7 @@ impl Random {
 }
 
 /// Longest input: a few lines and messages.
-const INPUT_BYTES: usize = 16 * 1024;
+const INPUT_BYTES: usize = 4 * 1024;
 
 const WORDS: [&[u8]; 24] = [
     b"\r\n",

@@ -2,8 +2,8 @@
 
 use super::NatsError;
 
-/// Most arguments of any operation.
-const ARGUMENTS: usize = 4;
+/// Most arguments of any operation: those of HMSG with a reply subject.
+const ARGUMENTS: usize = 5;
 
 /// Space and tab separate arguments.
 #[inline]
