@@ -12,7 +12,7 @@ use quinn::crypto::rustls::{HandshakeData, QuicClientConfig};
 use quinn::{ConnectionError, IdleTimeout, TransportConfig, VarInt};
 use rustls::AlertDescription;
 use rustls_pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -23,6 +23,8 @@ use crate::tls::{ALPN, TlsConfig};
 const QUIC_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const QUIC_IDLE_MS: u32 = 30_000;
 const QUIC_CLOSE_WAIT: Duration = Duration::from_millis(50);
+/// Bytes asked of a socket at once; rustls by itself asks for 4 KiB.
+const READ_AHEAD_BYTES: usize = 32 * 1024;
 /// First QUIC error code that carries a TLS alert (RFC 9001, section 4.8).
 const QUIC_CRYPTO_ERROR: u64 = 0x100;
 
@@ -78,7 +80,7 @@ async fn dial_tls(
     let tcp = TcpStream::connect(targets).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
     let stream = TlsConnector::from(Arc::clone(&tls.rustls))
-        .connect(name, tcp)
+        .connect(name, BufReader::with_capacity(READ_AHEAD_BYTES, tcp))
         .await
         .map_err(|error| refusal(address, tls, &error, None))?;
     if stream.get_ref().1.alpn_protocol() != Some(ALPN) {
