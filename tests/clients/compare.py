@@ -7,6 +7,7 @@ occur is a failure as well. What is particular to a run (random prefixes, tenant
 """
 
 import argparse
+import fnmatch
 import json
 import os
 import pathlib
@@ -28,6 +29,8 @@ SUITES = {
     "nats-py": [HERE / "python/.venv/bin/python", HERE / "python/suite.py"],
     "nats.js": ["node", HERE / "javascript/suite.js"],
     "async-nats": [HERE / "rust/target/debug/nats-client-rust"],
+    # No library: bytes, and the lines that come back.
+    "raw": [sys.executable, HERE / "raw/suite.py"],
 }
 # A suite ends itself before this many seconds; this is the backstop.
 SUITE_S = 180
@@ -157,15 +160,16 @@ def table(results, judged):
     for server, client in columns:
         names += [name for name in results[server][client] if name not in names]
     print()
-    print(f"{'scenario':20}" + "".join(f"{server[:11]:>12}" for server, _ in columns))
-    print(f"{'':20}" + "".join(f"{client[:11]:>12}" for _, client in columns))
+    width = max(map(len, [*names, "scenario"])) + 1
+    print(f"{'scenario':{width}}" + "".join(f"{server[:11]:>12}" for server, _ in columns))
+    print(f"{'':{width}}" + "".join(f"{client[:11]:>12}" for _, client in columns))
     for name in names:
         row = []
         for server, client in columns:
             told = results[server][client].get(name)
             state = "-" if told is None else "ok" if told["ok"] else "FAILED"
             row.append(judged.get((server, client, name), state))
-        print(f"{name:20}" + "".join(f"{state:>12}" for state in row))
+        print(f"{name:{width}}" + "".join(f"{state:>12}" for state in row))
     print()
 
 
@@ -182,7 +186,7 @@ def listed(path):
 def matches(entry, client, scenario, fact, ours, theirs):
     return (
         entry.get("client", client) == client
-        and entry["scenario"] == scenario
+        and fnmatch.fnmatchcase(scenario, entry["scenario"])
         and entry.get("fact", fact) == fact
         and entry.get("reference", ours) == ours
         and entry.get("other", theirs) == theirs
