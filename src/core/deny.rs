@@ -182,7 +182,8 @@ impl fmt::Display for Escaped<'_> {
         };
         for chunk in shown.utf8_chunks() {
             for c in chunk.valid().chars() {
-                if c == '\'' || c == '\\' || c.is_control() || (c.is_whitespace() && c != ' ') {
+                let blank = c.is_whitespace() && c != ' ';
+                if c == '\'' || c == '\\' || c.is_control() || blank || is_invisible(c) {
                     write!(f, "{}", c.escape_unicode())?;
                 } else {
                     write!(f, "{c}")?;
@@ -194,6 +195,12 @@ impl fmt::Display for Escaped<'_> {
         }
         if cut { write!(f, "…({} bytes)", self.0.len()) } else { Ok(()) }
     }
+}
+
+/// Characters without a shape that change how those around them are shown, such as the direction of writing: a log
+/// line must look like what it is.
+const fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The log line of one refusal, in Cresco's form:

@@ -254,3 +254,5 @@ pub const NATS_CONNECT_MS_MAX: u64 = 2_000;
 pub const NATS_TLS_MS_MAX: u64 = 2_000;
 /// How long a NATS client is given to begin with TLS before it is sent INFO in clear, in milliseconds.
 pub const NATS_TLS_FIRST_MS: u64 = 50;
+/// Advisories per tenant and second; what is left out is counted in the next one.
+pub const ADVISORIES_PER_SECOND: u32 = 100;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::count::Counter;
 use crate::identity::Principal;
 use crate::inbox::Inbox;
 use crate::name::{ClassSet, QueueGroup};
@@ -29,13 +30,15 @@ pub struct SessionPort {
     echo: bool,
     dialect: Dialect,
     inbox: Inbox<SessionLanes>,
+    /// Messages that found no room in its lanes.
+    pub lost: Counter,
 }
 
 impl SessionPort {
     /// A native session with an empty egress; `echo` says whether it gets its own messages back.
     #[must_use]
-    pub const fn new(id: u64, principal: Arc<Principal>, echo: bool, inbox: Inbox<SessionLanes>) -> Self {
-        Self { id, principal, echo, dialect: Dialect::Native, inbox }
+    pub fn new(id: u64, principal: Arc<Principal>, echo: bool, inbox: Inbox<SessionLanes>) -> Self {
+        Self { id, principal, echo, dialect: Dialect::Native, inbox, lost: Counter::default() }
     }
 
     /// The same session, written to in another dialect.

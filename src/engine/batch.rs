@@ -258,7 +258,7 @@ impl Batch {
             let pushed = target.to.inbox().push_batch(|lanes| {
                 for item in items.take().into_iter().flatten() {
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
-                    count(&tenant, class, lanes.push(class, frame, now));
+                    target.to.lost.add(count(&tenant, class, lanes.push(class, frame, now)));
                 }
             });
             if pushed.is_none() {
@@ -303,13 +303,16 @@ impl<H> Item<H> {
     }
 }
 
-fn count(tenant: &Tenant, class: Class, pushed: Pushed) {
+/// Counts what a push has lost, and returns how many messages that were.
+fn count(tenant: &Tenant, class: Class, pushed: Pushed) -> u64 {
     let counters = tenant.counters().class(class);
-    match pushed {
-        Pushed::Queued => {}
-        Pushed::DroppedNewest => counters.dropped(DropReason::LaneFull, 1),
-        Pushed::DroppedOldest { frames, .. } => counters.dropped(DropReason::LaneFull, frames),
-    }
+    let lost = match pushed {
+        Pushed::Queued => return 0,
+        Pushed::DroppedNewest => 1,
+        Pushed::DroppedOldest { frames, .. } => frames,
+    };
+    counters.dropped(DropReason::LaneFull, lost);
+    lost
 }
 
 /// The subject a NATS client is given: the raw name, the qualified one where it asked so, and its own alias for what the

@@ -19,6 +19,7 @@ use glocal_core::sched::SessionLanes;
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 
+use crate::advisory::Event;
 use crate::batch::{Batch, Message};
 use crate::driver::Command;
 use crate::sender::Sender;
@@ -39,6 +40,8 @@ pub struct Effects {
     pub batch: Batch,
     /// Log lines of refusals, already escaped and limited.
     pub denials: Vec<String>,
+    /// What the session's tenant is to be told of it.
+    pub events: Vec<Event>,
     /// Log lines of permits, where they are wanted.
     pub allowances: Vec<String>,
 }
@@ -115,6 +118,8 @@ impl Identity {
         if self.limiter.allow(now).is_some() {
             let line = DenyLine { access, destination: subject, principal: &self.principal, reason };
             effects.denials.push(line.to_string());
+            let (access, subject) = (if access == Access::Read { "read" } else { "write" }, Escaped(subject));
+            effects.events.push(Event::Denied { access, subject: subject.to_string(), code: reason.code() });
         }
         reason.text(self.principal.tenant().as_str())
     }

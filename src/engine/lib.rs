@@ -5,6 +5,7 @@
 //! moves them too, and both drive exactly this code. It never reads a tenant from a message: a session's comes from its
 //! principal, a lane's from its opening, both checked.
 
+pub mod advisory;
 pub mod batch;
 pub mod client;
 pub mod driver;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use glocal_core::count::Counter;
 use glocal_core::edge::EdgeKey;
+use glocal_engine::advisory::Advisor;
 use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::shared::Shared;
 use tokio::sync::{mpsc, oneshot};
@@ -29,6 +30,8 @@ pub struct Context {
     pub clock: Clock,
     /// The control half.
     pub control: ControlHandle,
+    /// The node's voice towards its tenants.
+    pub advisor: Arc<Advisor>,
     /// How the edges are.
     pub edges: Arc<EdgeStatuses>,
     /// Counters of the node itself.

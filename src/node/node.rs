@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use glocal_core::limits::UDP_BUFFER_BYTES;
+use glocal_engine::advisory::Advisor;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -81,6 +82,7 @@ impl Node {
             edges: Arc::new(EdgeStatuses::new(shared.links.iter().map(|l| Arc::clone(l.edge())))),
             config,
             trust,
+            advisor: Arc::new(Advisor::new(Arc::clone(&shared))),
             shared,
             clock,
             control: ControlHandle(requests),

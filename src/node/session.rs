@@ -13,6 +13,7 @@ use glocal_core::limits::{SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
 use glocal_core::sched::Drops;
 use glocal_core::time::Time;
+use glocal_engine::advisory::Event as Advisory;
 use glocal_engine::client::Effects;
 use glocal_engine::driver::Command;
 use glocal_engine::machine::{Farewell, Machine};
@@ -81,6 +82,7 @@ where
         pings: 0,
         leaving: None,
         chain,
+        told: None,
         context: context.clone(),
     };
     let mut greeting = BytesMut::new();
@@ -104,6 +106,8 @@ struct Session<S, M> {
     /// When the session must be over, once the node leaves.
     leaving: Option<Time>,
     chain: PeerChain,
+    /// Messages lost by slow reading of which the tenant was told; `None` until it was told of the session.
+    told: Option<u64>,
     context: Context,
 }
 
@@ -143,6 +147,7 @@ where
                 }
                 Err(error) => return End::Io(error),
             }
+            self.advise(now);
             if let Some(port) = &port {
                 count_drops(&self.context, port, self.pump.drops());
                 if port.inbox().with(|lanes| lanes.has_overflowed()) {
@@ -176,6 +181,9 @@ where
         for line in self.effects.denials.drain(..) {
             tracing::warn!("{line}");
         }
+        for event in self.effects.events.drain(..) {
+            self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
+        }
         for line in self.effects.allowances.drain(..) {
             tracing::info!("{line}");
         }
@@ -186,6 +194,19 @@ where
             let commands = std::mem::take(&mut self.effects.commands);
             self.context.control.apply(commands).await;
         }
+    }
+
+    /// Tells the tenant that the session is open, and what it has lost by reading slowly.
+    fn advise(&mut self, now: Time) {
+        let Some(port) = self.machine.port() else { return };
+        let lost = port.lost.value();
+        let event = match self.told {
+            None => Advisory::Connect,
+            Some(told) if lost > told => Advisory::SlowConsumer { dropped: lost },
+            Some(_) => return,
+        };
+        self.told = Some(lost);
+        self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
     }
 
     fn reply(&mut self, frame: Bytes) {
@@ -262,6 +283,9 @@ where
         if let Some(port) = &port {
             count_drops(&self.context, port, self.pump.drops());
             self.count_gone(port);
+            let event = Advisory::Disconnect { reason: end.to_string() };
+            let now = self.context.clock.now();
+            self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
         }
     }
 

@@ -1,0 +1,143 @@
+//! Advisories: what the node tells a tenant of the tenant's own sessions, as messages of the tenant
+//! (`T.<tenant>.ctrl.advisory.<event>[.<region>.<agent>]`, DESIGN section 4).
+//!
+//! The node speaks as INTERNAL, for one named tenant per advisory, through the same policy and routing as everybody. An
+//! advisory speaks of its own tenant only. They are limited per tenant; what is left out is counted in the next.
+
+use std::sync::Arc;
+
+use glocal_core::identity::Principal;
+use glocal_core::limits::ADVISORIES_PER_SECOND;
+use glocal_core::name::Class;
+use glocal_core::port::Dialect;
+use glocal_core::rate::LogLimiter;
+use glocal_core::tenant::TenantKey;
+use glocal_core::time::Time;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use crate::client::{Client, Effects, Identity, Outgoing};
+use crate::shared::Shared;
+
+/// What happened to a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was opened.
+    Connect,
+    /// It has ended.
+    Disconnect {
+        /// Why.
+        reason: String,
+    },
+    /// An operation of it was refused.
+    Denied {
+        /// `read` or `write`.
+        access: &'static str,
+        /// What it wanted, as its client wrote it, possibly cut.
+        subject: String,
+        /// The catalogued reason.
+        code: &'static str,
+    },
+    /// It does not read as fast as it is sent to.
+    SlowConsumer {
+        /// Messages it has lost by that so far.
+        dropped: u64,
+    },
+}
+
+impl Event {
+    const fn token(&self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Disconnect { .. } => "disconnect",
+            Self::Denied { .. } => "denied",
+            Self::SlowConsumer { .. } => "slow-consumer",
+        }
+    }
+}
+
+/// The node's voice towards its tenants.
+#[derive(Debug)]
+pub struct Advisor {
+    shared: Arc<Shared>,
+    voices: Mutex<HashMap<TenantKey, Voice>>,
+}
+
+#[derive(Debug)]
+struct Voice {
+    identity: Identity,
+    client: Client,
+    limiter: LogLimiter,
+}
+
+impl Advisor {
+    /// A node that has told nobody anything.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, voices: Mutex::default() }
+    }
+
+    /// Tells the tenant of `principal` what happened to one of its sessions. Nothing is made where nobody listens.
+    pub fn tell(&self, principal: &Principal, session: u64, event: &Event, now: Time) {
+        let id = principal.tenant();
+        let Some(tenant) = self.shared.policy.tenants().by_id(id.as_str()) else { return };
+        let table = tenant.table();
+        if table.filters() == 0 {
+            return;
+        }
+        drop(table);
+        let mut voices = self.voices.lock();
+        let voice = voices.entry(tenant.key()).or_insert_with(|| {
+            let speaker = Arc::new(Principal::internal(id.clone()));
+            let identity = Identity::new(Arc::clone(&self.shared), speaker, now);
+            let client = Client::open(&identity, Dialect::Native, Class::Ctrl, true);
+            Voice { identity, client, limiter: LogLimiter::new(ADVISORIES_PER_SECOND, now) }
+        });
+        let Some(left_out) = voice.limiter.allow(now) else { return };
+        let name = name(principal, event);
+        let payload = payload(&self.shared, principal, session, event, left_out).to_string();
+        let outgoing = Outgoing { name: name.as_bytes(), payload: payload.as_bytes(), ..Outgoing::default() };
+        let mut effects = Effects::default();
+        let published = voice.client.publish(&voice.identity, &outgoing, now, &mut effects);
+        debug_assert!(published.is_ok(), "the node may always advise its tenants: {published:?}");
+        effects.batch.flush(&self.shared, now);
+    }
+}
+
+fn name(principal: &Principal, event: &Event) -> String {
+    let head = format!("T.{}.ctrl.advisory.{}", principal.tenant(), event.token());
+    match principal.named() {
+        Some((region, agent)) => format!("{head}.{region}.{agent}"),
+        None => head,
+    }
+}
+
+fn payload(shared: &Shared, principal: &Principal, session: u64, event: &Event, left_out: u64) -> serde_json::Value {
+    let label = |label: Option<&glocal_core::name::Label>| label.map(ToString::to_string);
+    let mut body = serde_json::json!({
+        "event": event.token(),
+        "node": shared.node.to_string(),
+        "session": session,
+        "region": label(principal.region()),
+        "agent": label(principal.agent()),
+        "uid": principal.uid(),
+    });
+    let more = match event {
+        Event::Connect => serde_json::json!({}),
+        Event::Disconnect { reason } => serde_json::json!({ "reason": reason }),
+        Event::Denied { access, subject, code } => {
+            serde_json::json!({ "access": access, "subject": subject, "code": code })
+        }
+        Event::SlowConsumer { dropped } => serde_json::json!({ "dropped": dropped }),
+    };
+    if let (Some(body), serde_json::Value::Object(more)) = (body.as_object_mut(), more) {
+        body.extend(more);
+        if left_out > 0 {
+            body.insert("left_out".to_owned(), left_out.into());
+        }
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests;
