@@ -76,9 +76,9 @@ pub struct ClassCounters {
     pub published: Counter,
     /// Bytes of payload accepted from clients.
     pub published_bytes: Counter,
-    /// Messages put into session lanes.
+    /// Message copies made for sessions here; those that a lane refuses or loses are among the drops, too.
     pub delivered: Counter,
-    /// Message copies put into edge lanes.
+    /// Message copies made for edges; those that a lane refuses or loses are among the drops, too.
     pub relayed_out: Counter,
     /// Message copies received over edges.
     pub relayed_in: Counter,

@@ -197,6 +197,9 @@ pub const MATCH_CACHE_MAX: usize = 1_024;
 /// What the matches cached by one session, or by one lane of a bridge, hold together, in subscriptions and brokers of a
 /// few words each: a name that many want must not cost its memory a thousand times.
 pub const MATCH_CACHE_WEIGHT_MAX: usize = 65_536;
+/// What one session or data stream collects before its targets are given it, in bytes with the bookkeeping of frames:
+/// more than one read brings, but not what a burst to many subscriptions makes of it.
+pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Time one attempt to dial an edge may take, in milliseconds.
 pub const DIAL_MS_MAX: u64 = 3_000;
 /// Unfinished bridge handshakes one node carries at once: clients have a budget of their own.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
-use glocal_core::limits::{DELIVERY_SUBS_MAX, SHARED_PAYLOAD_BYTES_MIN};
+use glocal_core::identity::Role;
+use glocal_core::limits::{BATCH_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::port::{Delivery, Dialect, SessionPort, Sub};
 use glocal_core::routes::BrokerIndex;
@@ -90,6 +91,8 @@ pub struct Batch {
     shared_tail: Option<Bytes>,
     /// The same for sessions of the text protocol.
     shared_text_tail: Option<Bytes>,
+    /// What has been collected, in bytes, with the bookkeeping of every frame.
+    held: usize,
     /// Sessions of which a subscription has had its last delivery, to be unsubscribed.
     pub finished: Vec<(u64, u32)>,
 }
@@ -99,6 +102,12 @@ impl Batch {
     pub fn begin(&mut self) {
         self.shared_tail = None;
         self.shared_text_tail = None;
+    }
+
+    /// Bytes collected, with the bookkeeping of every frame.
+    #[cfg(test)]
+    pub(crate) const fn held(&self) -> usize {
+        self.held
     }
 
     /// Whether nothing was collected.
@@ -146,7 +155,7 @@ impl Batch {
     /// Collects one native frame for some subscriptions of one session.
     fn deliver_native(&mut self, port: &Arc<SessionPort>, qualified: bool, subs: &[&Arc<Sub>], message: &Message<'_>) {
         let class = message.destination.class();
-        let sender = message.sender.text(message.tenant.id().as_str());
+        let sender = message.sender.text(viewer(port, message));
         self.ext.clear();
         self.ext.subs(subs.iter().map(|sub| sub.sid())).sender_text(sender);
         let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
@@ -202,6 +211,7 @@ impl Batch {
             (Some((bytes, tail)), Some(target)) => {
                 let tenant = Arc::clone(message.tenant);
                 counters.delivered.add(1);
+                self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
                 target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: () });
             }
             _ => counters.dropped(DropReason::TooLarge, 1),
@@ -240,6 +250,7 @@ impl Batch {
         if let Some((bytes, tail)) = encoded {
             let tenant = Arc::clone(message.tenant);
             tenant.counters().class(class).relayed_out.add(1);
+            self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
             let mut handles = Handles { brokers: SmallVec::new(), sender: Some(Arc::clone(message.sender)) };
             handles.brokers.push((message.sender.origin(), message.incarnation));
             handles.brokers.extend(targets.iter().map(|(broker, _)| (*broker, 0)));
@@ -249,9 +260,18 @@ impl Batch {
         }
     }
 
+    /// Appends everything to its targets when it has become much: a burst of small messages to many subscriptions
+    /// must not pile up before the lanes, which are bounded, see it.
+    pub fn relieve(&mut self, shared: &Shared, now: Time) {
+        if self.held > BATCH_BYTES_MAX {
+            self.flush(shared, now);
+        }
+    }
+
     /// Appends everything to its targets, one lock and at most one wake each.
     pub fn flush(&mut self, shared: &Shared, now: Time) {
         self.begin();
+        self.held = 0;
         for target in self.ports.drain(..) {
             let mut chunk = target.chunk.freeze();
             let mut items = Some(target.items);
@@ -326,6 +346,14 @@ fn nats_subject<'m>(port: &SessionPort, qualified: bool, message: &'m Message<'_
     match raw.strip_prefix("advisory.").filter(|_| own) {
         Some(rest) => Cow::Owned(format!("$ADV.{rest}")),
         None => Cow::Owned(message.destination.to_string()),
+    }
+}
+
+/// The tenant whose eyes see the sender's name: the reader's own, but a superuser sees as the tenant itself does.
+fn viewer<'m>(port: &'m SessionPort, message: &'m Message<'_>) -> &'m str {
+    match port.principal().role() {
+        Role::Tenant => port.principal().tenant().as_str(),
+        Role::Superuser | Role::Internal | Role::Node => message.tenant.id().as_str(),
     }
 }
 

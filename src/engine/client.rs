@@ -247,6 +247,7 @@ impl Client {
         if reached.targets == 0 {
             counters.unmatched.add(1);
         }
+        effects.batch.relieve(shared, now);
         Ok(published(outgoing, route, reached))
     }
 }

@@ -403,7 +403,8 @@ impl Lane {
             return Err(BridgeFault::Unexpected("data frame of a client"));
         }
         let counters = tenant.counters().class(self.class);
-        let raw = match RawName::parse(frame.name) {
+        let reply = if frame.reply.is_empty() { Ok(()) } else { RawName::parse(frame.reply).map(|_| ()) };
+        let raw = match reply.and_then(|()| RawName::parse(frame.name)) {
             Ok(raw) if frame.class == Some(self.class) && frame.seq.is_some_and(|seq| seq > 0) => raw,
             _ => {
                 counters.dropped(DropReason::Malformed, 1);
@@ -453,6 +454,7 @@ impl Lane {
             known.last_seq = seq;
             known.delivered_seq = if is_target { seq } else { delivered_seq };
         }
+        batch.relieve(&incoming.shared, now);
         Ok(())
     }
 

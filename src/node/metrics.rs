@@ -110,8 +110,8 @@ impl NodeCollector {
         let families: [(&str, &str, Read); 6] = [
             ("published", "Messages accepted from clients", |c| &c.published),
             ("published_bytes", "Payload bytes accepted from clients", |c| &c.published_bytes),
-            ("delivered", "Copies put into session lanes", |c| &c.delivered),
-            ("relayed_out", "Copies sent to other brokers", |c| &c.relayed_out),
+            ("delivered", "Copies made for sessions, before drops", |c| &c.delivered),
+            ("relayed_out", "Copies made for other brokers, before drops", |c| &c.relayed_out),
             ("relayed_in", "Copies received from other brokers", |c| &c.relayed_in),
             ("unmatched", "Messages nobody in the mesh wanted", |c| &c.unmatched),
         ];

@@ -104,9 +104,9 @@ pub struct ClassReport {
     pub class: &'static str,
     /// Messages accepted from clients here.
     pub published: u64,
-    /// Copies put into session lanes.
+    /// Copies made for sessions here; those that a lane lost are among the drops, too.
     pub delivered: u64,
-    /// Copies sent to other brokers.
+    /// Copies made for other brokers; those that a lane lost are among the drops, too.
     pub relayed_out: u64,
     /// Copies received from other brokers.
     pub relayed_in: u64,

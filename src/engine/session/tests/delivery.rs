@@ -279,6 +279,25 @@ fn ten_thousand_matching_subscriptions_of_one_session_are_all_told() {
 }
 
 #[test]
+fn a_burst_to_many_subscriptions_does_not_pile_up_before_the_lanes() {
+    let mut node = Node::new(1);
+    let (mut a, mut b) = (node.client("tenantA", "alice"), node.client("tenantA", "bob"));
+    for sid in 0..4_000 {
+        b.feed(&mut node, &encode(&subscribe(sid, "x"))).unwrap();
+        b.read();
+    }
+    let mut burst = BytesMut::new();
+    (0..200).for_each(|_| burst.unsplit(publish(None, None, "x", "", b"p")));
+    let used = a.session.on_bytes(&burst, NOW, &mut a.effects).unwrap();
+    assert_eq!(used, burst.len());
+    let held = a.effects.batch.held();
+    assert!((1..=glocal_core::limits::BATCH_BYTES_MAX).contains(&held), "{held} bytes wait for the flush");
+    a.effects.batch.flush(&node.shared, NOW);
+    assert_eq!(messages(&b.read()).len(), 200);
+    assert_eq!(node.tenant("tenantA").counters().class(Class::Live).delivered.value(), 200);
+}
+
+#[test]
 fn subscribers_are_told_the_true_sender_and_the_form_they_asked_for() {
     let mut node = Node::new(1);
     let (mut a, mut b) = (node.client("tenantA", "alice"), node.client("tenantA", "bob"));
