@@ -1,9 +1,9 @@
 //! What tenants do all day, shown across the mesh: nothing of it reaches another tenant.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use glocal_client::{Denied, Message, PublishError, RequestError, SubscribeError};
+use glocal_client::{Denied, Message, PublishError, RequestError, SubscribeError, Subscription};
 use glocal_core::name::Class;
 
 use super::cast::{Cast, Player, next};
@@ -127,7 +127,7 @@ async fn queue(cast: &Cast) -> anyhow::Result<String> {
     // A marker in the same lanes comes after every copy.
     cast.heard_nothing(ALICE, AMOS).await?;
     cast.heard_nothing(ANNA, AMOS).await?;
-    let take = |subscription: &mut glocal_client::Subscription| {
+    let take = |subscription: &mut Subscription| {
         std::iter::from_fn(|| subscription.try_next().map(|m| m.subject().to_owned())).collect::<Vec<_>>()
     };
     let (a, b) = (take(&mut in_a), take(&mut in_b));
@@ -146,7 +146,7 @@ async fn superuser(cast: &Cast) -> anyhow::Result<String> {
     let mut took = Vec::new();
     for agent in [ALICE, BOB] {
         let (player, seen) = (cast.player(agent)?, format!("seen.{}", cast.number()));
-        cast.known(player, &seen).await?;
+        overheard(player, &mut all, &seen).await?;
         let sent = Instant::now();
         let (wanted, text) = (format!("T.{}.live.seen.me", agent.tenant), "for whoever may look");
         player.send(Class::Live, "seen.me", text).await?;
@@ -160,6 +160,22 @@ async fn superuser(cast: &Cast) -> anyhow::Result<String> {
         took.push(format!("'{wanted}' after {}", short(sent.elapsed())));
     }
     Ok(format!("saw {}", took.join(" and ")))
+}
+
+/// Waits until an observer hears what `from` publishes. An observer is no target, so no acknowledgement tells.
+async fn overheard(from: &Player, all: &mut Subscription, subject: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let heard = format!("T.{}.ctrl.{subject}", from.agent.tenant);
+    while Instant::now() < deadline {
+        from.send(Class::Ctrl, subject, "").await?;
+        let pause = tokio::time::Instant::now() + Duration::from_millis(50);
+        while let Ok(message) = tokio::time::timeout_at(pause, all.next()).await {
+            if message.context("the connection has ended")?.subject() == heard {
+                return Ok(());
+            }
+        }
+    }
+    anyhow::bail!("'{heard}' is not heard after {} s", PATIENCE.as_secs())
 }
 
 /// tenantC may cross one edge and not the other.
