@@ -73,6 +73,8 @@ pub struct Config {
     pub nats_tcp: Option<SocketAddr>,
     /// `nats_ws_port` with `listen_address`.
     pub nats_ws: Option<SocketAddr>,
+    /// `nats_ws_allowed_origins`: pages that may open the WebSocket.
+    pub nats_ws_allowed_origins: Vec<String>,
     /// `ops_listen`: metrics and health over HTTP; `None` when `off`.
     pub ops_listen: Option<SocketAddr>,
     /// `state_dir`: the operators' socket and the incarnation.

@@ -59,14 +59,9 @@ impl Node {
     pub async fn start(prepared: Prepared) -> Result<Self, StartError> {
         let Prepared { config, trust, shared, driver, clock, lock } = prepared;
         let tcp = TcpListener::bind(config.native_tcp).await.map_err(listen("broker_port", config.native_tcp))?;
-        let ops_listener = match config.ops_listen {
-            Some(address) => Some(TcpListener::bind(address).await.map_err(listen("ops_listen", address))?),
-            None => None,
-        };
-        let nats_listener = match config.nats_tcp {
-            Some(address) => Some(TcpListener::bind(address).await.map_err(listen("nats_port", address))?),
-            None => None,
-        };
+        let ops_listener = optional("ops_listen", config.ops_listen).await?;
+        let nats_listener = optional("nats_port", config.nats_tcp).await?;
+        let nats_ws_listener = optional("nats_ws_port", config.nats_ws).await?;
         let quic = endpoint(config.native_quic, tls::native_quic_server_config(&trust)?)
             .map_err(listen("quic_port", config.native_quic))?;
         let bridges = endpoint(config.bridge, tls::bridge_server_config(&trust)?)
@@ -98,6 +93,7 @@ impl Node {
             native_tcp: local(tcp.local_addr(), context.config.native_tcp),
             native_quic: local(quic.local_addr(), context.config.native_quic),
             nats: nats_listener.as_ref().and_then(|l| l.local_addr().ok()),
+            nats_ws: nats_ws_listener.as_ref().and_then(|l| l.local_addr().ok()),
             bridge: local(bridges.local_addr(), context.config.bridge),
             ops: ops_listener.as_ref().and_then(|l| l.local_addr().ok()),
             socket: socket_path,
@@ -110,11 +106,7 @@ impl Node {
         tokio::spawn(control_task::run(driver, queue, clock, CancellationToken::new()));
         let admission = Admission::default();
         context.tasks.spawn(listener::serve_tcp(context.clone(), tcp, tls, admission.clone()));
-        if let (Some(listener), Some(address)) = (nats_listener, listening.nats) {
-            let told = glocal_engine::nats::Listening { host: address.ip().to_string(), port: address.port() };
-            let tls = tls::nats_server_config(&context.trust)?;
-            context.tasks.spawn(listener::nats::serve(context.clone(), listener, tls, told, admission.clone()));
-        }
+        serve_nats(&context, nats_listener, nats_ws_listener, &admission)?;
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
         context.tasks.spawn(bridge::serve(context.clone(), bridges.clone()));
         for (edge, link) in context.config.edges.iter().zip(&context.shared.links) {
@@ -160,6 +152,38 @@ impl Node {
         drop(self);
         tracing::info!("stopped");
     }
+}
+
+/// A port that may be left out.
+async fn optional(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {
+    match address {
+        Some(address) => Ok(Some(TcpListener::bind(address).await.map_err(listen(key, address))?)),
+        None => Ok(None),
+    }
+}
+
+/// Starts the listeners for NATS clients that are configured.
+fn serve_nats(
+    context: &Context,
+    tcp: Option<TcpListener>,
+    websocket: Option<TcpListener>,
+    admission: &Admission,
+) -> Result<(), StartError> {
+    let tls = tls::nats_server_config(&context.trust)?;
+    let told = |listener: &TcpListener| {
+        let address = listener.local_addr().unwrap_or(context.config.native_tcp);
+        glocal_engine::nats::Listening { host: address.ip().to_string(), port: address.port() }
+    };
+    if let Some(listener) = tcp {
+        let told = told(&listener);
+        let serve = listener::nats::serve(context.clone(), listener, Arc::clone(&tls), told, admission.clone());
+        context.tasks.spawn(serve);
+    }
+    if let Some(listener) = websocket {
+        let told = told(&listener);
+        context.tasks.spawn(listener::nats_ws::serve(context.clone(), listener, tls, told, admission.clone()));
+    }
+    Ok(())
 }
 
 fn listen(key: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) -> StartError {

@@ -269,7 +269,7 @@ fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Clock) -> Arc
 }
 
 /// What a running node listens on.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Listening {
     /// The node.
     pub node: String,
@@ -281,6 +281,8 @@ pub struct Listening {
     pub native_quic: SocketAddr,
     /// NATS clients.
     pub nats: Option<SocketAddr>,
+    /// NATS clients over WebSocket.
+    pub nats_ws: Option<SocketAddr>,
     /// Brokers.
     pub bridge: SocketAddr,
     /// Operators over HTTP.

@@ -4,7 +4,7 @@ use glocal_core::count::Drop as DropReason;
 use glocal_core::deny::{Access, Deny};
 use glocal_core::name::Class;
 use glocal_core::policy::{Administer, Permit};
-use glocal_core::tenant::Tenant;
+use glocal_core::tenant::{Tenant, TenantKey};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -142,12 +142,13 @@ pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Statu
         },
         sessions: context.counters.sessions.value(),
         subscriptions: inspection.subscriptions,
-        edges: context.edges.iter().map(|status| edge_report(context, status)).collect(),
+        edges: context.edges.iter().map(|status| edge_report(context, status, one)).collect(),
         tenants: reports.filter(|t| t.filters > 0 || t.denied > 0 || !t.classes.is_empty()).collect(),
     }
 }
 
-fn edge_report(context: &Context, status: &crate::edge_status::EdgeStatus) -> EdgeReport {
+/// What is said of an edge; of its tenants only the `one` that was asked about.
+fn edge_report(context: &Context, status: &crate::edge_status::EdgeStatus, one: Option<TenantKey>) -> EdgeReport {
     let edge = status.edge();
     let state = status.state();
     let link = context.shared.link(edge.key());
@@ -163,7 +164,7 @@ fn edge_report(context: &Context, status: &crate::edge_status::EdgeStatus) -> Ed
         remote: state.remote,
         dialled: state.dialled,
         rtt_us: state.rtt_micros,
-        tenants: edge.effective().iter().filter_map(name).collect(),
+        tenants: edge.effective().iter().filter(|key| one.is_none_or(|one| one == *key)).filter_map(name).collect(),
         queued_bytes: link.map_or(0, |link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())),
         refused: edge.refused.value(),
         dials: status.dials.value(),

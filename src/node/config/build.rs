@@ -240,6 +240,7 @@ fn assemble(
         bridge: listen("bridge_port")?,
         nats_tcp: listen("nats_port"),
         nats_ws: listen("nats_ws_port"),
+        nats_ws_allowed_origins: origins(table, "nats_ws_allowed_origins")?,
         ops_listen: *ops_listen,
         state_dir: path(table, "state_dir")?,
         fabric_root: path(table, "fabric_root")?,
@@ -305,6 +306,7 @@ readers! {
     tenants: Tenants -> Vec<TenantId>;
     filters: Filters -> Vec<RawFilter>;
     sinks: Sinks -> Vec<CrossTenantSink>;
+    origins: Origins -> Vec<String>;
     path: Path -> PathBuf;
     secret: Secret -> SecretSource;
 }

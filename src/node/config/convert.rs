@@ -26,6 +26,7 @@ pub(super) enum Value {
     Globs(Vec<TenantGlob>),
     Filters(Vec<RawFilter>),
     Sinks(Vec<CrossTenantSink>),
+    Origins(Vec<String>),
     Ip(IpAddr),
     Listen(Option<SocketAddr>),
     Host(String),
@@ -43,6 +44,7 @@ impl Value {
             Self::Globs(list) => list.is_empty(),
             Self::Filters(list) => list.is_empty(),
             Self::Sinks(list) => list.is_empty(),
+            Self::Origins(list) => list.is_empty(),
             Self::Addresses(list) => list.is_empty(),
             Self::Tables(list) => list.is_empty(),
             _ => false,
@@ -188,6 +190,7 @@ fn convert_list(key: &Key, raw: &Raw, path: &str, context: &mut Context<'_>) -> 
         Kind::Globs => Value::Globs(Vec::new()),
         Kind::Filters => Value::Filters(Vec::new()),
         Kind::Sinks => Value::Sinks(Vec::new()),
+        Kind::Origins => Value::Origins(Vec::new()),
         _ => Value::Addresses(Vec::new()),
     };
     for item in &items {
@@ -196,6 +199,7 @@ fn convert_list(key: &Key, raw: &Raw, path: &str, context: &mut Context<'_>) -> 
             (Value::Globs(list), Some(Value::Globs(more))) => list.extend(more),
             (Value::Filters(list), Some(Value::Filters(more))) => list.extend(more),
             (Value::Sinks(list), Some(Value::Sinks(more))) => list.extend(more),
+            (Value::Origins(list), Some(Value::Origins(more))) => list.extend(more),
             (Value::Addresses(list), Some(Value::Addresses(more))) => list.extend(more),
             _ => {}
         }
@@ -264,6 +268,7 @@ fn list_item(kind: &Kind, text: &str) -> Result<Value, String> {
         Kind::Globs => TenantGlob::parse(text).map(|g| Value::Globs(vec![g])),
         Kind::Filters => RawFilter::parse(text.as_bytes()).map(|f| Value::Filters(vec![f])).map_err(named),
         Kind::Sinks => CrossTenantSink::parse(text).map(|s| Value::Sinks(vec![s])),
+        Kind::Origins => origin(text).map(|o| Value::Origins(vec![o])),
         Kind::Addresses => HostPort::parse(text).map(|a| Value::Addresses(vec![a])),
         _ => Err("is not a list".to_owned()),
     }
@@ -326,5 +331,14 @@ pub(super) fn found(raw: &RawValue, secret: bool) -> String {
         RawValue::Other(what) => (*what).to_owned(),
         RawValue::List(_) => "a list".to_owned(),
         RawValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+/// A web origin: scheme, host and port where it is not the scheme's own, as browsers write it (RFC 6454 section 6.2).
+fn origin(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest {
+        Some(host) if !host.is_empty() && !host.contains(['/', '*', ' ', '@', '?', '#']) => Ok(text.to_lowercase()),
+        _ => Err("is not an origin, such as https://dashboard.example:8443, without a path".to_owned()),
     }
 }

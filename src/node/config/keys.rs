@@ -32,6 +32,8 @@ pub enum Kind {
     Filters,
     /// Cresco's list of cross-tenant sinks.
     Sinks,
+    /// A list of web origins.
+    Origins,
     /// An IP address to listen on.
     Ip,
     /// An IP address and port to listen on, or `off`.
@@ -277,9 +279,15 @@ pub const KEYS: &[Key] = &[
         "nats_ws_port",
         PORT,
         Presence::Absent("no NATS listener over WebSocket"),
-        "TCP port of the NATS protocol over WebSocket.",
-    )
-    .unsupported(Unsupported::Given),
+        "TCP port of the NATS protocol over WebSocket and mutual TLS. 0 lets the system choose.",
+    ),
+    Key::new(
+        "nats_ws_allowed_origins",
+        Kind::Origins,
+        Presence::Default(""),
+        "Web origins whose pages may open the WebSocket with the browser's certificate. A request without an origin comes \
+         from no page and is let through.",
+    ),
     Key::new(
         "ops_listen",
         Kind::Listen,
@@ -421,6 +429,7 @@ impl Kind {
             Self::Globs => "a list of tenant ids, prefixes such as \"acme-*\", or \"*\"".to_owned(),
             Self::Filters => "a list of names or filters".to_owned(),
             Self::Sinks => "a list of src->dst[:write|read|any]".to_owned(),
+            Self::Origins => "a list of origins, such as https://dashboard.example".to_owned(),
             Self::Ip => "an IP address".to_owned(),
             Self::Listen => "an IP address and port, or \"off\"".to_owned(),
             Self::Host => "a host name or address".to_owned(),
@@ -437,6 +446,15 @@ impl Kind {
     /// Whether its value is a list.
     #[must_use]
     pub const fn is_list(&self) -> bool {
-        matches!(self, Self::Tenants | Self::Globs | Self::Filters | Self::Sinks | Self::Addresses | Self::Tables(_))
+        matches!(
+            self,
+            Self::Tenants
+                | Self::Globs
+                | Self::Filters
+                | Self::Sinks
+                | Self::Origins
+                | Self::Addresses
+                | Self::Tables(_)
+        )
     }
 }

@@ -168,7 +168,6 @@ fn what_is_not_yet_supported_is_listed_by_key() {
             "security_regional_ca: false is not yet supported",
             "transition: true is not yet supported",
             "tenant_id_form: opaque is not yet supported",
-            "nats_ws_port: is not yet supported",
             "broker_shared_destinations: is not yet supported",
             "broker_cross_tenant_sinks: is not yet supported",
             "edges[0].mode: dedicated is not yet supported",
@@ -179,7 +178,7 @@ fn what_is_not_yet_supported_is_listed_by_key() {
     let silent = with("tenant_namespacing = true\nbroker_shared_destinations = []\ntransition = false\n").unwrap();
     assert!(silent.config.check_supported().is_ok());
     let refused = config.check_supported().unwrap_err().to_string();
-    assert_eq!(refused.lines().count(), 9);
+    assert_eq!(refused.lines().count(), 8);
     assert!(
         refused.starts_with("/etc/glocal/node.toml:4: tenant_namespacing: false is not yet supported"),
         "{refused}"
