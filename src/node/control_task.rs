@@ -10,6 +10,8 @@ use crate::context::{Inspection, Request};
 
 /// Requests applied before the tables are published once.
 const BATCH_REQUESTS: usize = 256;
+/// How long it works without letting other tasks of its thread have their turn, in microseconds.
+const TURN_MICROS: u64 = 1_000;
 /// How soon records that found no room are tried again, in milliseconds.
 const PUMP_MS: u64 = 20;
 /// How long edges have to come up before "nobody wants it" is believed without them, in milliseconds.
@@ -47,7 +49,13 @@ pub(crate) async fn run(mut driver: Driver, mut requests: mpsc::Receiver<Request
             }
             _ = sweep.tick() => driver.sweep(clock.now()),
         }
+        let mut since = clock.now();
         for request in batch.drain(..) {
+            if clock.now().micros_since(since) > TURN_MICROS {
+                // A flood of subscriptions must not keep liveness and other sessions from their turn.
+                tokio::task::yield_now().await;
+                since = clock.now();
+            }
             match request {
                 Request::Apply(commands, done) => {
                     let outcomes = commands.into_iter().map(|command| driver.apply(command)).collect();

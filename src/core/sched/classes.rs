@@ -126,6 +126,12 @@ impl ClassLanes {
         self.queue.lanes.iter().any(Lane::is_mid_frame)
     }
 
+    /// What is left of frames that are partly sent, in bytes.
+    #[must_use]
+    pub fn unfinished_bytes(&self) -> usize {
+        self.queue.lanes.iter().map(Lane::unfinished_bytes).sum()
+    }
+
     /// Drops everything, partly sent frames included, reported as `Gone`.
     pub fn clear(&mut self, drops: &mut Drops) {
         self.queue.clear(None, drops);

@@ -64,6 +64,11 @@ impl Lane {
         self.partial.is_some()
     }
 
+    /// What is left of the frame that is partly sent, in bytes.
+    pub(super) fn unfinished_bytes(&self) -> usize {
+        self.partial.as_ref().map_or(0, QueuedFrame::len)
+    }
+
     /// The part of [`Self::held`] that no drop can free: what is partly sent or pinned.
     pub(super) fn kept(&self) -> usize {
         self.pinned_held + self.partial.as_ref().map_or(0, QueuedFrame::held)

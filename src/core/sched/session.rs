@@ -19,6 +19,8 @@ pub struct ControlOverflow;
 pub struct SessionLanes {
     control: VecDeque<Bytes>,
     control_held: usize,
+    /// Whether the first control frame is partly sent.
+    control_split: bool,
     overflowed: bool,
     classes: ClassLanes,
 }
@@ -34,7 +36,7 @@ impl SessionLanes {
     #[must_use]
     pub fn new(config: ClassConfig) -> Self {
         let classes = ClassLanes::new(ClassConfig { split_frames: false, ..config });
-        Self { control: VecDeque::new(), control_held: 0, overflowed: false, classes }
+        Self { control: VecDeque::new(), control_held: 0, control_split: false, overflowed: false, classes }
     }
 
     /// Queues a control frame ahead of all classes, in order with other control frames.
@@ -80,6 +82,13 @@ impl SessionLanes {
         filled
     }
 
+    /// What is left of the frame in whose middle the last write ended, in bytes; zero between frames.
+    #[must_use]
+    pub fn unfinished_bytes(&self) -> usize {
+        let control = self.control.front().filter(|_| self.control_split).map_or(0, Bytes::len);
+        control + self.classes.unfinished_bytes()
+    }
+
     /// The class lanes, to ask for backlogs and room.
     #[must_use]
     pub const fn classes(&self) -> &ClassLanes {
@@ -103,6 +112,7 @@ impl SessionLanes {
         let taken = part.len();
         out.push(part);
         self.control_held -= taken;
+        self.control_split = !frame.is_empty();
         if frame.is_empty() {
             self.control_held -= QUEUED_FRAME_OVERHEAD_BYTES;
             self.control.pop_front();

@@ -180,6 +180,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             if let Some(port) = port {
                 port.inbox().with(|lanes| {
                     lanes.fill(WRITE_BYTES, clock.now(), &mut self.parts, &mut self.drops);
+                    // The last words must not stand in the middle of another frame.
+                    lanes.fill(lanes.unfinished_bytes(), clock.now(), &mut self.parts, &mut self.drops);
                 });
                 self.out.extend(self.parts.drain(..));
             }

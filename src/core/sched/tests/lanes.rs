@@ -157,6 +157,20 @@ fn a_write_that_ends_inside_a_control_frame_continues_with_it() {
 }
 
 #[test]
+fn a_session_that_ends_can_finish_the_frame_it_is_in() {
+    let mut lanes = SessionLanes::default();
+    let (mut out, mut drops) = (Vec::new(), Drops::new());
+    lanes.push_control(Bytes::from_static(b"control")).unwrap();
+    assert_eq!(lanes.push(Class::Live, named(b'l', 3), ZERO), Pushed::Queued);
+    assert_eq!(lanes.push(Class::Live, named(b'm', 3), ZERO), Pushed::Queued);
+    for (write, whole) in [(3, "control"), (1, "controllll"), (0, "controllll")] {
+        lanes.fill(write, ZERO, &mut out, &mut drops);
+        lanes.fill(lanes.unfinished_bytes(), ZERO, &mut out, &mut drops);
+        assert_eq!((text(&out), lanes.unfinished_bytes()), (whole.as_bytes().to_vec(), 0));
+    }
+}
+
+#[test]
 fn too_many_control_frames_are_an_overflow_for_good() {
     let mut lanes = SessionLanes::default();
     let frame = Bytes::from_static(&ZEROS[..1000]);
