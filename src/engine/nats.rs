@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use glocal_core::count::Drop as DropReason;
 use glocal_core::deny::{Access, Deny};
 use glocal_core::identity::Principal;
-use glocal_core::limits::{NATS_CONNECT_MS_MAX, SESSION_SUBSCRIPTIONS_MAX};
+use glocal_core::limits::{HEADERS_BYTES_MAX, NATS_CONNECT_MS_MAX, SESSION_SUBSCRIPTIONS_MAX};
 use glocal_core::name::{Class, RawFilter, RawName};
 use glocal_core::policy::REPLY_TOKEN;
 use glocal_core::port::{Dialect, SessionPort};
@@ -207,6 +207,9 @@ impl NatsSession {
         if subject == USER_INFO && !reply.is_empty() {
             self.answer_user_info(reply, effects);
             return self.ok(effects);
+        }
+        if outgoing.headers.len() > HEADERS_BYTES_MAX {
+            return self.refuse_publish(subject, Deny::PayloadTooLarge, now, effects);
         }
         let class = match class_of(outgoing.headers) {
             Ok(class) => class,

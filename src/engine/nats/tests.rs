@@ -186,6 +186,16 @@ fn a_class_may_be_asked_for_by_header() {
 }
 
 #[test]
+fn headers_that_no_broker_could_carry_are_refused_at_once() {
+    let mut node = Node::new(1);
+    let mut a = Nats::quiet(&mut node, "tenantA", "alice");
+    let block = format!("NATS/1.0\r\nX: {}\r\n\r\n", "x".repeat(HEADERS_BYTES_MAX));
+    let answer = a.say(&mut node, &format!("HPUB x {} {}\r\n{block}\r\n", block.len(), block.len()));
+    assert!(answer.contains("maximum payload exceeded"), "{answer}");
+    assert_eq!(a.say(&mut node, "PING\r\n"), "PONG\r\n");
+}
+
+#[test]
 fn subscriptions_end_when_told() {
     let mut node = Node::new(1);
     let mut a = Nats::quiet(&mut node, "tenantA", "alice");
