@@ -11,7 +11,7 @@ use glocal_core::limits::ADVISORIES_PER_SECOND;
 use glocal_core::name::Class;
 use glocal_core::port::Dialect;
 use glocal_core::rate::LogLimiter;
-use glocal_core::tenant::TenantKey;
+use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -60,7 +60,8 @@ impl Event {
 #[derive(Debug)]
 pub struct Advisor {
     shared: Arc<Shared>,
-    voices: Mutex<HashMap<TenantKey, Voice>>,
+    /// A lock of its own for each: no tenant waits while another one's subscribers are told.
+    voices: Mutex<HashMap<TenantKey, Arc<Mutex<Voice>>>>,
 }
 
 #[derive(Debug)]
@@ -86,13 +87,9 @@ impl Advisor {
             return;
         }
         drop(table);
-        let mut voices = self.voices.lock();
-        let voice = voices.entry(tenant.key()).or_insert_with(|| {
-            let speaker = Arc::new(Principal::internal(id.clone()));
-            let identity = Identity::new(Arc::clone(&self.shared), speaker, now);
-            let client = Client::open(&identity, Dialect::Native, Class::Ctrl, true);
-            Voice { identity, client, limiter: LogLimiter::new(ADVISORIES_PER_SECOND, now) }
-        });
+        let voice = self.voice(tenant, now);
+        let mut voice = voice.lock();
+        let voice = &mut *voice;
         let Some(left_out) = voice.limiter.allow(now) else { return };
         let name = name(principal, event);
         let payload = payload(&self.shared, principal, session, event, left_out).to_string();
@@ -101,6 +98,17 @@ impl Advisor {
         let published = voice.client.publish(&voice.identity, &outgoing, now, &mut effects);
         debug_assert!(published.is_ok(), "the node may always advise its tenants: {published:?}");
         effects.batch.flush(&self.shared, now);
+    }
+
+    fn voice(&self, tenant: &Tenant, now: Time) -> Arc<Mutex<Voice>> {
+        let make = || {
+            let speaker = Arc::new(Principal::internal(tenant.id().clone()));
+            let identity = Identity::new(Arc::clone(&self.shared), speaker, now);
+            let client = Client::open(&identity, Dialect::Native, Class::Ctrl, true);
+            let limiter = LogLimiter::new(ADVISORIES_PER_SECOND, now);
+            Arc::new(Mutex::new(Voice { identity, client, limiter }))
+        };
+        Arc::clone(self.voices.lock().entry(tenant.key()).or_insert_with(make))
     }
 }
 

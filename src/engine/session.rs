@@ -143,7 +143,7 @@ impl Machine for NativeSession {
             }
             Farewell::Silent => goodbye("silent", "silent for too long", 0, out),
             Farewell::Late => {
-                append(out, &Error { code: "no-hello".to_owned(), text: "no hello in time".to_owned() }.into())
+                append(out, &Error { code: "no-hello".to_owned(), text: "no hello in time".to_owned() }.into());
             }
         }
     }
