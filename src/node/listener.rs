@@ -2,6 +2,7 @@
 //! address, time.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,14 +84,12 @@ impl Admission {
     }
 }
 
-/// Accepts clients over TLS/TCP until the node leaves.
-pub(crate) async fn serve_tcp(
-    context: Context,
-    listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
-    admission: Admission,
-) {
-    let acceptor = TlsAcceptor::from(tls);
+/// Accepts connections until the node leaves, and runs `handshake` for each that is admitted, in a task of its own.
+async fn accept<H, F>(context: Context, listener: TcpListener, admission: Admission, handshake: H)
+where
+    H: Fn(Context, TcpStream, SocketAddr, Admitted) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -99,8 +98,9 @@ pub(crate) async fn serve_tcp(
         match accepted {
             Ok((stream, remote)) => {
                 let Some(admitted) = admission.admit(&context, remote.ip()) else { continue };
-                let (context, acceptor) = (context.clone(), acceptor.clone());
-                context.tasks.clone().spawn(handshake_tcp(context, acceptor, stream, remote, admitted));
+                // Small writes are batched by the pump; waiting for more in the kernel would only add delay.
+                let _ = stream.set_nodelay(true);
+                context.tasks.clone().spawn(handshake(context.clone(), stream, remote, admitted));
             }
             Err(error) => {
                 tracing::warn!("a connection could not be accepted: {error}");
@@ -110,6 +110,52 @@ pub(crate) async fn serve_tcp(
     }
 }
 
+/// The server side of one TLS connection over TCP.
+type TlsStream = tokio_rustls::server::TlsStream<ReadAhead<TcpStream>>;
+
+/// Shakes hands within `patience`; a connection that fails is counted and `None` comes back.
+async fn tls_handshake(
+    context: &Context,
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    remote: SocketAddr,
+    patience: Duration,
+) -> Option<(TlsStream, PeerChain)> {
+    match tokio::time::timeout(patience, acceptor.accept(ReadAhead::new(stream))).await {
+        Ok(Ok(stream)) => {
+            let chain = PeerChain::new(stream.get_ref().1.peer_certificates().unwrap_or_default());
+            Some((stream, chain))
+        }
+        Ok(Err(error)) => {
+            // The verifier counts what it refuses; that there was nothing to verify it never sees.
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            if matches!(inner, Some(rustls::Error::NoCertificatesPresented)) {
+                context.trust.refusals().record(Deny::NoCertificate, "client", "-", unix_now());
+            }
+            failed(context, remote, &error.to_string());
+            None
+        }
+        Err(_) => {
+            failed(context, remote, "TLS handshake took too long");
+            None
+        }
+    }
+}
+
+/// Accepts clients over TLS/TCP until the node leaves.
+pub(crate) async fn serve_tcp(
+    context: Context,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    admission: Admission,
+) {
+    let acceptor = TlsAcceptor::from(tls);
+    accept(context, listener, admission, |context, stream, remote, admitted| {
+        handshake_tcp(context, acceptor.clone(), stream, remote, admitted)
+    })
+    .await;
+}
+
 async fn handshake_tcp(
     context: Context,
     acceptor: TlsAcceptor,
@@ -117,17 +163,9 @@ async fn handshake_tcp(
     remote: SocketAddr,
     mut admitted: Admitted,
 ) {
-    // Small writes are batched by the pump; waiting for more in the kernel would only add delay.
-    let _ = stream.set_nodelay(true);
-    let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
-    let stream = match tokio::time::timeout(deadline, acceptor.accept(ReadAhead::new(stream))).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return failed(&context, remote, &error.to_string()),
-        Err(_) => return failed(&context, remote, "TLS handshake took too long"),
-    };
-    let (_, connection) = stream.get_ref();
-    let chain = PeerChain::new(connection.peer_certificates().unwrap_or_default());
-    let identified = require_alpn(connection.alpn_protocol(), ALPN_NATIVE)
+    let patience = Duration::from_millis(HANDSHAKE_MS_MAX);
+    let Some((stream, chain)) = tls_handshake(&context, &acceptor, stream, remote, patience).await else { return };
+    let identified = require_alpn(stream.get_ref().1.alpn_protocol(), ALPN_NATIVE)
         .and_then(|()| context.trust.identify_client(chain.certificates(), unix_now()));
     admitted.handshake = None;
     match identified {

@@ -15,11 +15,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{ACCEPT_PAUSE, Admission, Admitted, failed, refused};
+use super::{Admission, Admitted, accept, failed, refused, tls_handshake};
 use crate::context::Context;
-use crate::read_ahead::ReadAhead;
 use crate::session::{self, rand_u64};
-use crate::trust::{PeerChain, unix_now};
+use crate::trust::unix_now;
 
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -34,23 +33,10 @@ pub(crate) async fn serve(
 ) {
     let acceptor = TlsAcceptor::from(tls);
     let listening = Arc::new(listening);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = context.lame_duck.cancelled() => return,
-        };
-        match accepted {
-            Ok((stream, remote)) => {
-                let Some(admitted) = admission.admit(&context, remote.ip()) else { continue };
-                let (context, acceptor, listening) = (context.clone(), acceptor.clone(), Arc::clone(&listening));
-                context.tasks.clone().spawn(handshake(context, acceptor, listening, stream, remote, admitted));
-            }
-            Err(error) => {
-                tracing::warn!("a connection could not be accepted: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    accept(context, listener, admission, |context, stream, remote, admitted| {
+        handshake(context, acceptor.clone(), Arc::clone(&listening), stream, remote, admitted)
+    })
+    .await;
 }
 
 async fn handshake(
@@ -61,8 +47,6 @@ async fn handshake(
     remote: SocketAddr,
     mut admitted: Admitted,
 ) {
-    // Small writes are batched by the pump; waiting for more in the kernel would only add delay.
-    let _ = stream.set_nodelay(true);
     let info = info(&context.shared, &listening, rand_u64(), &remote.ip().to_string());
     let patience = Duration::from_millis(NATS_TLS_MS_MAX);
     let tls_first = match tokio::time::timeout(patience, begin(&mut stream, &info)).await {
@@ -70,13 +54,7 @@ async fn handshake(
         Ok(Err(error)) => return failed(&context, remote, &error.to_string()),
         Err(_) => return failed(&context, remote, "no TLS in time after INFO"),
     };
-    let stream = match tokio::time::timeout(patience, acceptor.accept(ReadAhead::new(stream))).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return failed(&context, remote, &error.to_string()),
-        Err(_) => return failed(&context, remote, "TLS handshake took too long"),
-    };
-    let (_, connection) = stream.get_ref();
-    let chain = PeerChain::new(connection.peer_certificates().unwrap_or_default());
+    let Some((stream, chain)) = tls_handshake(&context, &acceptor, stream, remote, patience).await else { return };
     let identified = context.trust.identify_client(chain.certificates(), unix_now());
     admitted.handshake = None;
     match identified {
