@@ -13,9 +13,13 @@
 )]
 
 mod docs;
+mod mesh_attacks;
 mod mesh_bad_input;
+mod mesh_certificates;
 mod mesh_delivery;
 mod mesh_demo;
+mod mesh_hostile_broker;
+mod mesh_life;
 mod mesh_strangers;
 mod support;
 mod tidy;

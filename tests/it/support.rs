@@ -8,6 +8,8 @@ pub(crate) mod peer;
 
 use std::time::{Duration, Instant};
 
+use glocal_client::{Message, Subscription};
+
 /// How long anything may take that is expected to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at a condition.
@@ -35,6 +37,28 @@ pub(crate) fn eventually_blocking<T>(what: &str, mut check: impl FnMut() -> Opti
         assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for: {what}");
         std::thread::sleep(LOOK);
     }
+}
+
+/// Whether a subject, raw or qualified, is that of an advisory: the node's own word, which wide filters see, too.
+pub(crate) fn is_advisory(subject: &str) -> bool {
+    let raw = if subject.starts_with("T.") { subject.splitn(4, '.').nth(3).unwrap_or_default() } else { subject };
+    raw.split('.').next() == Some("advisory")
+}
+
+/// The next message of a client.
+pub(crate) async fn message(subscription: &mut Subscription) -> Message {
+    loop {
+        let message = soon("a message", subscription.next()).await.expect("the subscription to live");
+        if !is_advisory(message.subject()) {
+            return message;
+        }
+    }
+}
+
+/// The subjects of the messages that have come.
+pub(crate) fn arrived(subscription: &mut Subscription) -> Vec<String> {
+    let subjects = std::iter::from_fn(|| subscription.try_next()).map(|m| m.subject().to_owned());
+    subjects.filter(|subject| !is_advisory(subject)).collect()
 }
 
 /// A future that must end in time.

@@ -9,6 +9,7 @@ use glocal_fabric::pki::{self, Ca, LeafKind, LeafRequest};
 use glocal_fabric::testing::{Forge, Forged};
 use glocal_fabric::{Plan, apply};
 use glocal_node::Listening;
+use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tempfile::TempDir;
@@ -149,6 +150,49 @@ impl Fabric {
         Credential {
             pem: pki::to_pem(&leaf) + &pki::to_pem(ca.der()),
             chain: vec![leaf, ca.der().clone()],
+            key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
+            key_pem: key.serialize_pem(),
+        }
+    }
+
+    /// A leaf with exactly this subject, in this order, issued by a region's CA.
+    pub(crate) fn named_leaf(&self, region: &str, name: Vec<(DnType, DnValue)>) -> Credential {
+        self.leaf_with(region, "tenantA", |params| {
+            params.distinguished_name = DistinguishedName::new();
+            for (kind, value) in name {
+                params.distinguished_name.push(kind, value);
+            }
+        })
+    }
+
+    /// A leaf of `eve`, changed before it is signed.
+    pub(crate) fn leaf_with(
+        &self,
+        region: &str,
+        tenant: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Credential {
+        let dir = self.path().join("regions").join(region);
+        let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+        let (ca_pem, ca_key) = (read("ca.pem"), rcgen::KeyPair::from_pem(&read("ca.key")).unwrap());
+        let issuer = rcgen::Issuer::from_ca_cert_pem(&ca_pem, ca_key).unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, value) in
+            [(DnType::CommonName, "eve"), (DnType::OrganizationalUnitName, region), (DnType::OrganizationName, tenant)]
+        {
+            params.distinguished_name.push(kind, value);
+        }
+        params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2099, 1, 1);
+        change(&mut params);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let leaf = params.signed_by(&key, &issuer).unwrap();
+        Credential {
+            pem: leaf.pem() + &ca_pem,
+            chain: vec![leaf.into(), CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap()],
             key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
             key_pem: key.serialize_pem(),
         }

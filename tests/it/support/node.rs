@@ -160,7 +160,7 @@ impl Process {
             if let Some(status) = child.try_wait().unwrap() {
                 panic!("{node} ended with {status}:\n{}", std::fs::read_to_string(&log).unwrap_or_default());
             }
-            std::fs::read_to_string(&ready).ok().map(|text| listening(&text))
+            std::fs::read_to_string(&ready).ok().map(|text| serde_json::from_str(&text).unwrap())
         });
         Self { child, at, log, state: dir.join("state") }
     }
@@ -202,7 +202,9 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- log of {}\n{}", self.at.node, std::fs::read_to_string(&self.log).unwrap_or_default());
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let last: Vec<_> = log.lines().rev().take(20).collect();
+            eprintln!("--- end of the log of {}, newest first\n{}", self.at.node, last.join("\n"));
         }
     }
 }
@@ -215,21 +217,6 @@ pub(crate) fn ask(socket: &Path, request: &str) -> Option<Value> {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).ok()?;
     serde_json::from_str(&line).ok()
-}
-
-fn listening(text: &str) -> Listening {
-    let json: Value = serde_json::from_str(text).unwrap();
-    let text = |key: &str| json[key].as_str().unwrap().to_owned();
-    let address = |key: &str| text(key).parse().unwrap();
-    Listening {
-        node: text("node"),
-        pid: u32::try_from(json["pid"].as_u64().unwrap()).unwrap(),
-        native_tcp: address("native_tcp"),
-        native_quic: address("native_quic"),
-        bridge: address("bridge"),
-        ops: json["ops"].as_str().map(|a| a.parse().unwrap()),
-        socket: text("socket").into(),
-    }
 }
 
 /// `glocal run` with an environment of no settings.

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::fabric::{Credential, Fabric};
-use super::soon;
+use super::{is_advisory, soon};
 
 pub(crate) const NATIVE: &[u8] = b"glocal/1";
 pub(crate) const BRIDGE: &[u8] = b"glocal-bridge/1";
@@ -65,7 +65,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Control(Control),
-    Data { name: String, payload: Vec<u8>, sender: Option<String> },
+    Data { name: String, payload: Vec<u8> },
 }
 
 /// One native connection.
@@ -112,7 +112,6 @@ impl Peer {
                     let heard = Heard::Data {
                         name: String::from_utf8(frame.name.to_vec()).unwrap(),
                         payload: frame.payload.to_vec(),
-                        sender: frame.ext.fields().sender_text.map(str::to_owned),
                     };
                     self.buffer.advance(frame_bytes);
                     return Ok(Some(heard));
@@ -127,9 +126,23 @@ impl Peer {
     }
 
     pub(crate) async fn control(&mut self) -> Control {
-        match soon("a control frame", self.next()).await {
-            Ok(Some(Heard::Control(control))) => control,
-            other => panic!("{other:?} instead of a control frame"),
+        loop {
+            match soon("a control frame", self.next()).await {
+                Ok(Some(Heard::Data { name, .. })) if is_advisory(&name) => {}
+                Ok(Some(Heard::Control(control))) => return control,
+                other => panic!("{other:?} instead of a control frame"),
+            }
+        }
+    }
+
+    /// The next message of a client: its name and payload.
+    pub(crate) async fn message(&mut self) -> (String, Vec<u8>) {
+        loop {
+            match soon("a message", self.next()).await {
+                Ok(Some(Heard::Data { name, .. })) if is_advisory(&name) => {}
+                Ok(Some(Heard::Data { name, payload })) => return (name, payload),
+                other => panic!("{other:?} instead of a message"),
+            }
         }
     }
 

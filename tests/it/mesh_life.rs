@@ -1,0 +1,342 @@
+//! The life of brokers and bridges: restarts, states of an edge that is down, certificates that end, and leaving.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use glocal_client::{Event, Publish, Scheme, Subscription};
+use glocal_core::name::{Class, Label, TenantId};
+use glocal_fabric::pki::LeafKind;
+use glocal_fabric::testing::{Forge, Oddity};
+use glocal_node::edge_status::Failure;
+use glocal_wire::control::Control;
+
+use crate::support::fabric::{Credential, Fabric};
+use crate::support::node::{GLOBAL, Local, Process, REGION_A, REGION_B, ask, http};
+use crate::support::peer::{BRIDGE, NATIVE, Peer, tls_of};
+use crate::support::{eventually, eventually_blocking, soon};
+
+fn node_kind() -> LeafKind {
+    LeafKind::Node { hosts: vec!["localhost".to_owned(), "127.0.0.1".to_owned()] }
+}
+
+async fn payload(subscription: &mut Subscription) -> String {
+    let message = soon("a message", subscription.next()).await.unwrap();
+    String::from_utf8(message.payload().to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_global_comes_back_and_interest_with_it() {
+    let fabric = Fabric::new();
+    let (a, b, anna, mut news, alice, port);
+    let mut global = Process::start(&fabric, GLOBAL);
+    port = global.at.bridge.port().to_string();
+    for node in [REGION_A, REGION_B] {
+        fabric.point(node, global.at.bridge);
+    }
+    a = Local::start(&fabric, REGION_A).await;
+    b = Local::start(&fabric, REGION_B).await;
+    a.up("global-region-a").await;
+    b.up("global-region-b").await;
+    anna = fabric.client(b.at(), "anna").await;
+    news = anna.subscribe("news", None).await.unwrap();
+    a.knows_filters("tenantA", 1).await;
+    alice = fabric.client(a.at(), "alice").await;
+    for round in 0..3 {
+        let text = format!("round {round}");
+        let publish = Publish { class: Some(Class::Ctrl), ack: true, ..Publish::new("news", text.clone()) };
+        alice.publish_with(publish).await.unwrap();
+        assert_eq!(payload(&mut news).await, text);
+        global.kill();
+        for node in [(&a, "global-region-a"), (&b, "global-region-b")] {
+            let state = || node.0.edge(node.1).state();
+            eventually("nobody there", || (state().failure == Some(Failure::NobodyThere)).then_some(())).await;
+            assert!(!node.0.edge(node.1).edge().is_up());
+        }
+        let status = tokio::task::spawn_blocking({
+            let socket = a.at().socket.clone();
+            move || ask(&socket, "status").unwrap()
+        });
+        let status = status.await.unwrap();
+        assert_eq!(status["edges"][0]["state"], "nobody-there");
+        assert_eq!(status["edges"][0]["up"], false);
+        // Clients of the regions do not notice: they reach each other, and nobody beyond.
+        assert_eq!(alice.statistics().reconnects, 0);
+        global = Process::start_with(&fabric, GLOBAL, &[("bridge_port", &port)], &[]);
+        a.up("global-region-a").await;
+        b.up("global-region-b").await;
+        a.knows_filters("tenantA", 1).await;
+        eventually_blocking("the global to say up", || {
+            (global.edge_state("global-region-a") == "up" && global.edge_state("global-region-b") == "up").then_some(())
+        });
+    }
+    alice.publish("news", "last").await.unwrap();
+    assert_eq!(payload(&mut news).await, "last", "and no message came twice");
+    assert!(news.try_next().is_none());
+    assert_eq!(a.edge("global-region-a").ups.value(), 4);
+}
+
+/// A QUIC server on a bridge's protocol with a certificate of the test's choice.
+fn impostor(credential: &Credential) -> (quinn::Endpoint, SocketAddr) {
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(credential.chain.clone(), credential.key.clone_key())
+        .unwrap();
+    tls.alpn_protocols = vec![BRIDGE.to_vec()];
+    let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
+    let config = quinn::ServerConfig::with_crypto(std::sync::Arc::new(crypto));
+    let endpoint = quinn::Endpoint::server(config, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let at = endpoint.local_addr().unwrap();
+    let accepting = endpoint.clone();
+    tokio::spawn(async move {
+        while let Some(incoming) = accepting.accept().await {
+            tokio::spawn(async move {
+                if let Ok(connection) = incoming.await {
+                    let _ = connection.accept_bi().await;
+                    connection.closed().await;
+                }
+            });
+        }
+    });
+    (endpoint, at)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_an_edge_is_down_has_a_state_of_its_own() {
+    let fabric = Fabric::new();
+    let tenant = TenantId::parse("operator").unwrap();
+    let (trial, global, region_a) =
+        (Label::parse("trial").unwrap(), Label::parse("global").unwrap(), Label::parse("region-a").unwrap());
+    let foreign = Forge::foreign(&trial, &global).unwrap();
+    let agent = |name: &str| Label::parse(name).unwrap();
+    let cases: Vec<(&str, Option<Credential>, Failure)> = vec![
+        ("nobody", None, Failure::NobodyThere),
+        (
+            "of another fabric",
+            Some(foreign.leaf(&tenant, &agent("broker-g"), Oddity::NodeName).unwrap().into()),
+            Failure::WrongCa,
+        ),
+        ("expired", Some(fabric.short_lived("global", "operator", "broker-g", node_kind(), -30)), Failure::Expired),
+        ("another broker", Some(fabric.node_credential(REGION_B)), Failure::WrongName),
+        (
+            "an agent that may serve",
+            Some(fabric.forge("global").leaf(&tenant, &agent("broker-g"), Oddity::ServerAuth).unwrap().into()),
+            Failure::WrongName,
+        ),
+        // Attack 20: an agent's certificate, which is not for serving at all.
+        ("an agent", Some(fabric.agent("alice")), Failure::Refused),
+        (
+            "the right name by the wrong CA",
+            Some(
+                fabric
+                    .forge("region-a")
+                    .leaf_in(&tenant, &global, &agent("broker-g"), Oddity::NodeName)
+                    .unwrap()
+                    .into(),
+            ),
+            Failure::Refused,
+        ),
+    ];
+    let _ = region_a;
+    for (what, credential, expected) in cases {
+        let server = credential.as_ref().map(impostor);
+        let at = match &server {
+            Some((_, at)) => *at,
+            // A port that was free a moment ago.
+            None => std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
+        };
+        fabric.point(REGION_A, at);
+        let node = Local::start(&fabric, REGION_A).await;
+        let state =
+            eventually(what, || Some(node.edge("global-region-a").state()).filter(|s| s.failure.is_some())).await;
+        assert_eq!(state.failure, Some(expected), "{what}: {}", state.detail);
+        assert!(!state.detail.is_empty());
+        let label = format!("state=\"{}\"", expected.code());
+        assert!(node.metric("glocal_edge_failures_total", &[&label]).await > 0, "{what}");
+        let socket = node.at().socket.clone();
+        let status = tokio::task::spawn_blocking(move || ask(&socket, "status").unwrap()).await.unwrap();
+        assert_eq!(status["edges"][0]["state"], expected.code(), "{what}");
+        assert_eq!(node.metric("glocal_edge_up", &[]).await, 0);
+        node.0.leave().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_refused_side_of_a_dial_knows_why() {
+    // The dialler's own certificate is over: the accepting broker refuses it, and the dialler says so.
+    let fabric = Fabric::new();
+    let global = Local::start(&fabric, GLOBAL).await;
+    fabric.point(REGION_A, global.at().bridge);
+    fabric.short_lived("region-a", "operator", "broker-a", node_kind(), 4).install(&fabric, REGION_A);
+    let a = Local::start(&fabric, REGION_A).await;
+    a.up("global-region-a").await;
+    let up = Instant::now();
+    // The live bridge ends with the certificate, and the next dial is refused for it.
+    let down = || !a.edge("global-region-a").edge().is_up() && !global.edge("global-region-a").edge().is_up();
+    eventually("the bridge to end with the certificate", || down().then_some(())).await;
+    assert!(up.elapsed() < Duration::from_secs(4 + 5), "{:?}", up.elapsed());
+    let expired = || a.edge("global-region-a").state().failure == Some(Failure::Expired);
+    eventually("the reason", || expired().then_some(())).await;
+    assert!(a.edge("global-region-a").state().detail.contains("expired"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_with_its_certificate() {
+    let fabric = Fabric::new();
+    let node = Local::start(&fabric, REGION_A).await;
+    let began = Instant::now();
+    let short = fabric.short_lived("region-a", "tenantA", "brief", LeafKind::Agent, 3);
+    let mut peers = [
+        Peer::tcp(node.at().native_tcp, tls_of(&fabric, Some(&short), NATIVE)).await.unwrap(),
+        Peer::quic(node.at().native_quic, tls_of(&fabric, Some(&short), NATIVE)).await.unwrap(),
+    ];
+    let steady = fabric.client(node.at(), "alice").await;
+    for peer in &mut peers {
+        peer.hello().await.unwrap();
+        assert!(matches!(peer.subscribe(1, "x").await, Control::Subscribed(_)));
+    }
+    for peer in &mut peers {
+        assert_eq!(peer.refused_with().await.as_deref(), Some("cert-expired"));
+    }
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(3 + 5), "{took:?}");
+    let refused = fabric.try_client(node.at(), Scheme::Tls, Some(&short)).await.unwrap_err();
+    assert!(refused.to_string().contains("expired"), "{refused}");
+    steady.flush().await.unwrap();
+    assert_eq!(steady.statistics().reconnects, 0);
+    eventually("its subscription to go", || (node.0.context().counters.sessions.value() == 1).then_some(())).await;
+}
+
+#[test]
+fn a_broker_that_is_told_to_leave_says_goodbye_first() {
+    let fabric = Fabric::new();
+    let mut node = Process::start_with(&fabric, REGION_A, &[("lame_duck_ms", "1500")], &[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (at, ops) = (node.at.clone(), node.at.ops.unwrap());
+    assert_eq!(http(ops, "/readyz").unwrap().0, 200);
+    assert_eq!(http(ops, "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    assert_eq!(http(ops, "/nothing").unwrap().0, 404);
+    runtime.block_on(async {
+        let tls = tls_of(&fabric, Some(&fabric.agent("alice")), NATIVE);
+        let mut peers = [
+            Peer::tcp(at.native_tcp, tls.clone()).await.unwrap(),
+            Peer::quic(at.native_quic, tls.clone()).await.unwrap(),
+        ];
+        for peer in &mut peers {
+            peer.hello().await.unwrap();
+        }
+        let client = fabric.client(&at, "andy").await;
+        let mut events = client.events();
+        node.signal("TERM");
+        for peer in &mut peers {
+            match peer.control().await {
+                Control::Goodbye(goodbye) => {
+                    assert_eq!((goodbye.code.as_str(), goodbye.grace_ms), ("shutting-down", 1500));
+                }
+                other => panic!("{other:?}"),
+            }
+            // Until the grace is over the session works.
+            assert!(matches!(peer.subscribe(1, "x").await, Control::Subscribed(_)));
+        }
+        loop {
+            let event = soon("an event", events.recv()).await.unwrap();
+            if matches!(event, Event::Goodbye { .. }) {
+                break;
+            }
+        }
+        assert_eq!(tokio::task::spawn_blocking(move || http(ops, "/readyz").unwrap()).await.unwrap().0, 503);
+        // Nobody new.
+        let late = tokio::time::timeout(Duration::from_secs(5), Peer::tcp(at.native_tcp, tls)).await;
+        assert!(!matches!(late, Ok(Ok(_))), "no new session");
+        client.close().await;
+    });
+    let status = node.ended();
+    assert_eq!(status.code(), Some(0), "{}", node.log());
+    assert!(!fabric.node_dir(REGION_A).join("ready.json").exists());
+    assert!(!fabric.node_dir(REGION_A).join("state/glocal.sock").exists());
+    assert!(node.log().contains("stopped"));
+}
+
+#[test]
+fn a_broker_that_is_told_twice_ends_at_once() {
+    let fabric = Fabric::new();
+    let mut node = Process::start_with(&fabric, REGION_A, &[("lame_duck_ms", "600000")], &[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let tls = tls_of(&fabric, Some(&fabric.agent("alice")), NATIVE);
+        let mut peer = Peer::tcp(node.at.native_tcp, tls).await.unwrap();
+        peer.hello().await.unwrap();
+        node.signal("INT");
+        assert!(matches!(peer.control().await, Control::Goodbye(_)));
+        assert!(node.child.try_wait().unwrap().is_none(), "it waits for its client");
+        let told = Instant::now();
+        node.signal("TERM");
+        let status = node.ended();
+        assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
+        assert_eq!(status.code(), Some(0));
+    });
+    assert!(!fabric.node_dir(REGION_A).join("ready.json").exists());
+    assert!(!fabric.node_dir(REGION_A).join("state/glocal.sock").exists());
+}
+
+#[test]
+fn two_brokers_on_any_free_ports_and_the_status_of_one_tenant() {
+    let fabric = Fabric::new();
+    let global = Process::start(&fabric, GLOBAL);
+    fabric.point(REGION_A, global.at.bridge);
+    let a = Process::start(&fabric, REGION_A);
+    let ports = |p: &Process| {
+        let at = &p.at;
+        [at.native_tcp.port(), at.native_quic.port(), at.bridge.port(), at.ops.unwrap().port()]
+    };
+    assert!(ports(&global).iter().chain(&ports(&a)).all(|port| *port != 0));
+    eventually_blocking("the bridge", || (a.edge_state("global-region-a") == "up").then_some(()));
+    eventually_blocking("the bridge", || (global.edge_state("global-region-a") == "up").then_some(()));
+    assert_eq!(global.edge_state("global-region-b"), "connecting", "nobody has dialled it yet");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = fabric.client(&a.at, "alice").await;
+        let _subscription = client.subscribe("x", None).await.unwrap();
+        for number in 0..3 {
+            client.publish("x", number.to_string()).await.unwrap();
+        }
+        client.flush().await.unwrap();
+        let status = a.status().unwrap();
+        assert_eq!(status["node"], "region-a/broker-a");
+        assert_eq!(status["role"], "region");
+        assert_eq!(status["fabric"], "trial");
+        assert_eq!((&status["sessions"], &status["subscriptions"]), (&1.into(), &1.into()));
+        assert_eq!(status["bundle"]["state"], "fresh");
+        assert_eq!(status["edges"][0]["peer"], GLOBAL);
+        let tenants = status["edges"][0]["tenants"].as_array().unwrap();
+        assert!(tenants.contains(&"tenantA".into()) && tenants.contains(&"tenantB".into()), "{tenants:?}");
+        let of_a = ask(&a.at.socket, "status tenantA").unwrap();
+        let class = &of_a["tenants"][0]["classes"][0];
+        assert_eq!((&class["class"], &class["published"], &class["delivered"]), (&"live".into(), &3.into(), &3.into()));
+        assert_eq!(ask(&a.at.socket, "status tenantB").unwrap()["tenants"].as_array().unwrap().len(), 0);
+    });
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_glocal"))
+        .args(["status", "--tenant", "tenantA", "--socket"])
+        .arg(&a.at.socket)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("tenantA") && !text.contains("tenantB"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_in_its_grace_takes_nobody_and_frees_its_ports() {
+    let fabric = Fabric::new();
+    let node = Local::start(&fabric, REGION_A).await;
+    let at = node.at().clone();
+    node.0.leave().await;
+    // The same ports again, at once, and the same state directory.
+    let define = [("broker_port", at.native_tcp.port().to_string()), ("quic_port", at.native_quic.port().to_string())];
+    let define: Vec<_> = define.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    let again = Local::start_with(&fabric, REGION_A, &define).await;
+    assert_eq!(again.at().native_tcp, at.native_tcp);
+    let client = fabric.client(again.at(), "alice").await;
+    client.flush().await.unwrap();
+}
