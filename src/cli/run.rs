@@ -57,6 +57,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
+                () = node.broken() => anyhow::bail!("the node has failed; its log says where"),
                 // Log rotation sends it out of habit, and must not cost a single bridge.
                 _ = hang_up.recv() => tracing::warn!("SIGHUP: reloading is not yet supported; nothing changed"),
             }

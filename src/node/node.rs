@@ -1,5 +1,6 @@
 //! One running node: its ports, its tasks, and how it leaves.
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ const STOP: Duration = Duration::from_secs(2);
 /// A node that listens.
 #[derive(Debug)]
 pub struct Node {
+    broken: CancellationToken,
     context: Context,
     listening: Listening,
     _traces: Traces,
@@ -103,7 +105,8 @@ impl Node {
         announce(&context, &listening)?;
         traces.ready_file.clone_from(&context.config.ready_file);
         // The control half outlives all others: what they close on their way out passes through it.
-        tokio::spawn(control_task::run(driver, queue, clock, CancellationToken::new()));
+        let broken = CancellationToken::new();
+        tokio::spawn(watch(control_task::run(driver, queue, clock, CancellationToken::new()), broken.clone()));
         let admission = Admission::default();
         context.tasks.spawn(listener::serve_tcp(context.clone(), tcp, tls, admission.clone()));
         serve_nats(&context, nats_listener, nats_ws_listener, &admission)?;
@@ -120,7 +123,7 @@ impl Node {
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
         }
-        Ok(Self { context, listening, _traces: traces, _lock: lock })
+        Ok(Self { broken, context, listening, _traces: traces, _lock: lock })
     }
 
     /// What the node listens on.
@@ -133,6 +136,11 @@ impl Node {
     #[must_use]
     pub const fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// Ends when the node cannot go on, since its control half is gone; otherwise never.
+    pub async fn broken(&self) {
+        self.broken.cancelled().await;
     }
 
     /// Leaves: takes no new sessions, tells clients, waits for the grace or until they have gone, then ends everything.
@@ -184,6 +192,14 @@ fn serve_nats(
         context.tasks.spawn(listener::nats_ws::serve(context.clone(), listener, tls, told, admission.clone()));
     }
     Ok(())
+}
+
+/// Runs the control half; if that ends by a panic, the node must not live on as if it could route.
+async fn watch(control: impl Future<Output = ()> + Send + 'static, broken: CancellationToken) {
+    if let Err(error) = tokio::spawn(control).await {
+        tracing::error!("the control half has failed, the node ends: {error}");
+        broken.cancel();
+    }
 }
 
 fn listen(key: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) -> StartError {

@@ -70,7 +70,7 @@ where
     let principal = Arc::clone(machine.principal());
     let id = machine.id();
     context.counters.sessions_opened.add(1);
-    context.counters.sessions.add();
+    let presence = Presence::new(&context, id);
     tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), role = %principal.role(),
         "mTLS identity bound from certificate: {principal}");
     let mut session = Session {
@@ -90,10 +90,34 @@ where
     session.pump.write(greeting.freeze());
     let end = session.serve().await;
     session.close(&end).await;
-    context.counters.sessions.subtract();
+    drop(presence);
     let why = end.to_string();
     let why = Escaped(why.as_bytes());
     tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), "session ended: {why}");
+}
+
+/// One session in the count of sessions; it takes its leave even when its task panics.
+struct Presence {
+    context: Context,
+    session: u64,
+}
+
+impl Presence {
+    fn new(context: &Context, session: u64) -> Self {
+        context.counters.sessions.add();
+        Self { context: context.clone(), session }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.context.counters.sessions.subtract();
+        if std::thread::panicking() {
+            let (control, session) = (self.context.control.clone(), self.session);
+            tracing::error!(session, "a session has failed");
+            tokio::spawn(async move { control.apply(vec![Command::CloseSession { session }]).await });
+        }
+    }
 }
 
 struct Session<S, M> {
