@@ -91,13 +91,20 @@ def lines_of(stream, into):
     into.put(None)
 
 
+def environment(server):
+    """async-nats reads the machine's root certificates after it has opened its socket: a file of one is read at once."""
+    roots = server.identity[server.identity.index("--ca") + 1]
+    return {**os.environ, "SSL_CERT_FILE": roots}
+
+
 def run_suite(client, server, options):
     """The scenarios' results by name, in order. The suite asks for restarts; this side carries them out."""
     command = [*SUITES[client], "--url", server.url, *server.identity, "--json", "--scenario", options.scenario]
     if options.tls_first and server.name != "nats-server":
         command.append("--tls-first")
+    pipe = subprocess.PIPE
     suite = subprocess.Popen(
-        list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        list(map(str, command)), stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment(server)
     )
     lines, noise, results = queue.Queue(), queue.Queue(), {}
     threading.Thread(target=lines_of, args=(suite.stdout, lines), daemon=True).start()

@@ -83,6 +83,7 @@ def make(directory):
     issue(directory, "server", "/O=system/OU=region-a/CN=broker", SERVER, **under)
     issue(directory, "alice", "/O=tenantA/OU=region-a/CN=alice", CLIENT, **under)
     issue(directory, "expired", "/O=tenantA/OU=region-a/CN=alice", CLIENT, expired=True, **under)
+    issue(directory, "unknown-tenant", "/O=tenantZ/OU=region-a/CN=alice", CLIENT, **under)
     issue(directory, "two-o", "/O=tenantA/O=tenantB/OU=region-a/CN=alice", CLIENT, **under)
     foreign(directory)
 

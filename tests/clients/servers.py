@@ -119,7 +119,7 @@ def reference(binary, directory, max_payload):
     config.write_text(REFERENCE_CONFIG.format(port=port, pki=keys, user=user, max_payload=max_payload))
     identity = ["--ca", keys / "root.pem", "--cert", keys / "alice.pem", "--key", keys / "alice.key"]
     identity += ["--denied", DENIED]
-    for name in ("foreign", "expired", "two-o"):
+    for name in ("foreign", "expired", "two-o", "unknown-tenant"):
         identity += ["--refused", f"{name}={keys / name}.pem:{keys / name}.key"]
     command = [binary, "--config", str(config)]
     url = f"tls://127.0.0.1:{port}"

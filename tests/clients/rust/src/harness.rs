@@ -125,6 +125,18 @@ pub(crate) fn watchdog(limit: Duration) {
     });
 }
 
+/// Seeds the cryptography before the first connection.
+///
+/// This client opens its socket first and only then prepares TLS. With the handshake first, a server that serves both
+/// orders waits only for so long before it says INFO in clear, and the first seed alone can take longer than that.
+pub(crate) fn warm_up() {
+    let provider = async_nats::rustls::crypto::aws_lc_rs::default_provider();
+    let _ = provider.secure_random.fill(&mut [0; 32]);
+    for group in &provider.kx_groups {
+        let _ = group.start();
+    }
+}
+
 static INPUT: OnceLock<tokio::sync::Mutex<Lines<BufReader<Stdin>>>> = OnceLock::new();
 
 /// The next line of standard input, or `None` at its end.

@@ -27,6 +27,7 @@ pub(crate) use scenarios;
 async fn main() {
     let options = Options::parse();
     harness::watchdog(options.watchdog);
+    harness::warm_up();
     let fine = match options.role.clone() {
         Some(role) => roles::run(&options, &role).await,
         None => run(&options).await,
