@@ -18,8 +18,12 @@ mod mesh_bad_input;
 mod mesh_certificates;
 mod mesh_delivery;
 mod mesh_demo;
+mod mesh_edges;
+#[cfg(glocal_guards)]
+mod mesh_guards;
 mod mesh_hostile_broker;
 mod mesh_life;
+mod mesh_slow;
 mod mesh_strangers;
 mod support;
 mod tidy;

@@ -97,7 +97,7 @@ fn files_that_hold_something_else_are_named() {
         (&pem, std::str::from_utf8(&good[2]).unwrap(), "node_certificate", no_certificate),
         (&root, broken, "fabric_root", "not a PEM file: base64 decode error: InvalidCharacter"),
         (&root, std::str::from_utf8(&good[1]).unwrap(), "fabric_root", "not a certificate authority"),
-        (&pem, std::str::from_utf8(&good[0]).unwrap(), "node_certificate", "certificate has no O"),
+        (&pem, std::str::from_utf8(&good[0]).unwrap(), "node_certificate", "certificate is not for this use"),
     ] {
         std::fs::write(file, text).unwrap();
         let refused = refused(&fabric, REGION_A, &[]);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::guard::{Guard, off};
 use super::{NameError, TenantId, check_raw, qualified_rest};
 
 /// The MsgQoS tier of a message.
@@ -189,7 +190,7 @@ impl<'a> Destination<'a> {
     }
 
     fn parse_rest(rest: &'a [u8]) -> Result<Self, NameError> {
-        if rest.contains(&b',') {
+        if rest.contains(&b',') && !off(Guard::Composite) {
             return Err(NameError::Composite);
         }
         let mut parts = rest.splitn(3, |b| *b == b'.');

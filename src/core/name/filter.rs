@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::guard::{Guard, off};
 use super::{Class, ClassSet, NameError, RawName, TenantId, check_raw, qualified_rest};
 
 /// The tenants a filter covers.
@@ -121,7 +122,7 @@ impl Filter {
     }
 
     fn parse_rest(rest: &[u8]) -> Result<Self, NameError> {
-        if rest.contains(&b',') {
+        if rest.contains(&b',') && !off(Guard::Composite) {
             return Err(NameError::Composite);
         }
         let mut parts = rest.splitn(3, |b| *b == b'.');
