@@ -288,6 +288,25 @@ proptest! {
         }
     }
 
+    /// No filter of one tenant matches another's destination: what the two are permitted never meets in one table.
+    #[test]
+    fn no_filter_of_one_tenant_meets_a_destination_of_another(
+        filter in prop_oneof![nasty_text(), ".*", Just(">".to_owned()), Just("T.acme.>".to_owned())],
+        name in prop_oneof![nasty_text(), ".*", Just("x".to_owned()), Just("T.beta.live.x".to_owned())],
+    ) {
+        let policy = policy();
+        let (alice, bob) = (principal("acme", "r", "alice", Role::Tenant), principal("beta", "r", "bob", Role::Tenant));
+        let read = Filter::qualify(alice.tenant(), filter.as_bytes()).ok().and_then(|f| policy.authorize(&alice, Read(f)).ok());
+        let own = bob.tenant().clone();
+        let destination = Destination::qualify(&own, Class::Live, name.as_bytes()).ok();
+        let write = destination.and_then(|d| policy.authorize(&bob, Write(d)).ok());
+        if let (Some(read), Some(write)) = (read, write) {
+            let (read, write) = (read.tenant().unwrap(), write.tenant().unwrap());
+            prop_assert!(!Arc::ptr_eq(read, write) && read.key() != write.key());
+            prop_assert_ne!(read.id(), write.id());
+        }
+    }
+
     /// A filter that covers another matches whatever it matches.
     #[test]
     fn covering_filters_match_what_they_cover(
