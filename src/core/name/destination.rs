@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::guard::{Guard, off};
 use super::{NameError, TenantId, check_raw, qualified_rest};
+use crate::guard::{Guard, off};
 
 /// The MsgQoS tier of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::guard::{Guard, off};
 use super::{Class, ClassSet, NameError, RawName, TenantId, check_raw, qualified_rest};
+use crate::guard::{Guard, off};
 
 /// The tenants a filter covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
