@@ -115,7 +115,7 @@ free_ports() {
 # plan_with_free_ports PLAN: the plan with other ports for every broker, on standard output.
 plan_with_free_ports() {
     local ports
-    ports=$(free_ports "$((4 * $(grep -c '^\[\[node\]\]' "$1")))" | tr '\n' ' ')
+    ports=$(free_ports "$((6 * $(grep -c '^\[\[node\]\]' "$1")))" | tr '\n' ' ')
     awk -v ports="$ports" '
         BEGIN { split(ports, port, " "); next_port = 1 }
         /^\[/ { in_node = ($0 ~ /^\[\[node\]\]/) }
@@ -124,11 +124,16 @@ plan_with_free_ports() {
             printf "broker_port = %d\nquic_port = %d\nbridge_port = %d\nops_listen = \"127.0.0.1:%d\"\n",
                 port[next_port], port[next_port + 1], port[next_port + 2], port[next_port + 3]
             bridge = port[next_port + 2]
-            next_port += 4
+            nats = port[next_port + 4]
+            nats_ws = port[next_port + 5]
+            next_port += 6
             next
         }
         in_node && /^bridge_port *=/ { split($0, a, "[ =#]+"); moved[a[2]] = bridge; next }
         in_node && /^(broker_port|quic_port|ops_listen) *=/ { next }
+        # Listeners of NATS are only where the plan has them.
+        in_node && /^nats_port *=/ { printf "nats_port = %d\n", nats; next }
+        in_node && /^nats_ws_port *=/ { printf "nats_ws_port = %d\n", nats_ws; next }
         !in_node && /^address *= *"/ {
             for (old in moved) { if (sub(":" old "\"", ":" moved[old] "\"")) break }
         }

@@ -66,10 +66,12 @@ for node in "${NODES[@]}"; do
     wait_for 20 bridged "$node" || say "warning: an edge of $node is not up yet; see $(log_file "$node")"
 done
 
-printf '\n%-24s %-8s %-22s %-22s %s\n' NODE PID CLIENTS METRICS LOG
+printf '\n%-24s %-8s %-22s %-22s %-22s %s\n' NODE PID CLIENTS NATS METRICS LOG
 for node in "${NODES[@]}"; do
-    printf '%-24s %-8s %-22s %-22s %s\n' "$node" "$(cat "$(pid_file "$node")")" \
-        "$(node_key "$node" listen_address):$(node_key "$node" broker_port)" "$(node_key "$node" ops_listen)" "$(log_file "$node")"
+    address=$(node_key "$node" listen_address)
+    nats=$(node_key "$node" nats_port)
+    printf '%-24s %-8s %-22s %-22s %-22s %s\n' "$node" "$(cat "$(pid_file "$node")")" \
+        "$address:$(node_key "$node" broker_port)" "${nats:+$address:$nats}" "$(node_key "$node" ops_listen)" "$(log_file "$node")"
 done
 
 # A context for each agent, at the broker of its region, so that no certificate need be typed.

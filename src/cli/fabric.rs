@@ -137,7 +137,10 @@ fn plan(file: &Path, directory: Option<&Path>, json: bool) -> anyhow::Result<Exi
     }
     out.line(&format!("fabric '{}', operator '{}'", plan.fabric, plan.operator))?;
     for node in &plan.nodes {
-        let ports = format!("tcp {}, quic {}, bridge {}", node.broker_port, node.quic_port, node.bridge_port);
+        let mut ports = format!("tcp {}, quic {}, bridge {}", node.broker_port, node.quic_port, node.bridge_port);
+        for (name, port) in [("nats", node.nats_port), ("nats ws", node.nats_ws_port)] {
+            ports += &port.map_or_else(String::new, |port| format!(", {name} {port}"));
+        }
         out.line(&format!("  node   {}  {} on {} ({ports})", node.id, node.role.as_str(), node.listen))?;
     }
     for edge in &plan.edges {

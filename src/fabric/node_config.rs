@@ -25,6 +25,8 @@ pub fn render(plan: &Plan, node: &NodePlan) -> String {
         ("broker_port", node.broker_port.to_string()),
         ("quic_port", node.quic_port.to_string()),
         ("bridge_port", node.bridge_port.to_string()),
+        ("nats_port", optional(node.nats_port)),
+        ("nats_ws_port", optional(node.nats_ws_port)),
         ("ops_listen", quoted(&node.ops_listen)),
         ("", String::new()),
         ("fabric_root", quoted("root.pem")),
@@ -36,7 +38,7 @@ pub fn render(plan: &Plan, node: &NodePlan) -> String {
     for (key, value) in lines {
         if key.is_empty() {
             text.push('\n');
-        } else {
+        } else if !value.is_empty() {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{key} = {value}");
         }
@@ -60,6 +62,11 @@ fn push_edge(text: &mut String, node: &NodePlan, edge: &EdgePlan) {
         quoted(&peer.to_string()),
         tenants.join(", ")
     );
+}
+
+/// A port, or nothing when its listener is not wanted.
+fn optional(port: Option<u16>) -> String {
+    port.map_or_else(String::new, |port| port.to_string())
 }
 
 /// A TOML string. Everything that reaches it is of a checked grammar; escaping is for hosts all the same.

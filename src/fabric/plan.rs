@@ -100,6 +100,10 @@ pub struct NodePlan {
     pub quic_port: u16,
     /// Port of bridges; 0 lets the system choose.
     pub bridge_port: u16,
+    /// Port of NATS clients over mutual TLS; `None` for no such listener, 0 lets the system choose.
+    pub nats_port: Option<u16>,
+    /// Port of NATS clients over WebSocket; `None` for no such listener, 0 lets the system choose.
+    pub nats_ws_port: Option<u16>,
     /// Address of metrics and health.
     pub ops_listen: String,
 }

@@ -151,6 +151,8 @@ fn check_node(draft: &NodeDraft, regions: &[Label], problems: &mut Problems<'_>)
         broker_port: draft.broker_port,
         quic_port: draft.quic_port,
         bridge_port: draft.bridge_port,
+        nats_port: draft.nats_port,
+        nats_ws_port: draft.nats_ws_port,
         ops_listen: draft.ops_listen.clone(),
     })
 }
@@ -168,13 +170,16 @@ impl Ports {
             ("broker_port", false, node.broker_port),
             ("quic_port", true, node.quic_port),
             ("bridge_port", true, node.bridge_port),
+            ("nats_port", false, node.nats_port.unwrap_or(0)),
+            ("nats_ws_port", false, node.nats_ws_port.unwrap_or(0)),
         ] {
             if port == 0 {
                 continue;
             }
             let key = format!("{}{name}", draft.key);
             if let Some(other) = own.insert((udp, port), name) {
-                problems.add(draft.offset, &key, format!("UDP port {port} is also this node's {other}"));
+                let transport = if udp { "UDP" } else { "TCP" };
+                problems.add(draft.offset, &key, format!("{transport} port {port} is also this node's {other}"));
                 continue;
             }
             if !node.listen.is_loopback() {

@@ -47,6 +47,8 @@ pub(super) struct NodeDraft {
     pub(super) broker_port: u16,
     pub(super) quic_port: u16,
     pub(super) bridge_port: u16,
+    pub(super) nats_port: Option<u16>,
+    pub(super) nats_ws_port: Option<u16>,
     pub(super) ops_listen: String,
     pub(super) offset: usize,
     pub(super) key: String,
@@ -225,6 +227,8 @@ fn read_node(table: &Reader<'_, '_>, problems: &mut Problems<'_>) -> NodeDraft {
         broker_port: table.port(problems, "broker_port").unwrap_or(BROKER_PORT_DEFAULT),
         quic_port: table.port(problems, "quic_port").unwrap_or(QUIC_PORT_DEFAULT),
         bridge_port: table.port(problems, "bridge_port").unwrap_or(BRIDGE_PORT_DEFAULT),
+        nats_port: table.port(problems, "nats_port"),
+        nats_ws_port: table.port(problems, "nats_ws_port"),
         ops_listen: table
             .string(problems, "ops_listen")
             .and_then(|t| {

@@ -80,6 +80,18 @@ fn a_good_plan_is_read_whole() {
 }
 
 #[test]
+fn nats_listeners_are_only_where_the_plan_gives_a_port() {
+    let text = GOOD.replacen("role = \"global\"\n", "role = \"global\"\nnats_port = 4222\nnats_ws_port = 0\n", 1);
+    let plan = Plan::parse(&text, "fabric.toml").unwrap();
+    let [global, region] = plan.nodes.as_slice() else { panic!("two nodes") };
+    assert_eq!((global.nats_port, global.nats_ws_port), (Some(4222), Some(0)));
+    assert_eq!((region.nats_port, region.nats_ws_port), (None, None));
+    let rendered = crate::node_config::render(&plan, global);
+    assert!(rendered.contains("\nnats_port = 4222\nnats_ws_port = 0\nops_listen"), "{rendered}");
+    assert!(!crate::node_config::render(&plan, region).contains("nats"));
+}
+
+#[test]
 fn the_smallest_plan_is_enough() {
     let plan = Plan::parse("fabric = \"x\"\noperator = \"ops\"\n", "p").unwrap();
     assert!(plan.nodes.is_empty() && plan.tenants.is_empty());
@@ -164,6 +176,21 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "role = \"global\"\n",
         "role = \"global\"\nbridge_port = 32011\n",
         "fabric.toml:7: node[0].bridge_port: UDP port 32011 is also this node's quic_port",
+    ),
+    (
+        "role = \"global\"\n",
+        "role = \"global\"\nnats_port = 32010\n",
+        "fabric.toml:7: node[0].nats_port: TCP port 32010 is also this node's broker_port",
+    ),
+    (
+        "role = \"global\"\n",
+        "role = \"global\"\nnats_port = 4222\nnats_ws_port = 4222\n",
+        "fabric.toml:7: node[0].nats_ws_port: TCP port 4222 is also this node's nats_port",
+    ),
+    (
+        "role = \"global\"\n",
+        "role = \"global\"\nnats_port = -1\n",
+        "fabric.toml:10: node[0].nats_port: -1 is not between 0 and 65535",
     ),
     (
         "role = \"global\"\n",
