@@ -48,6 +48,7 @@ def arguments():
     parser.add_argument("--tls-first", action="store_true", help="all connections of the other server begin with TLS")
     parser.add_argument("--differences", type=pathlib.Path, default=HERE / "differences.toml")
     parser.add_argument("--results", type=pathlib.Path, help="write every line of the suites to this file")
+    parser.add_argument("--from-results", type=pathlib.Path, help="run nothing; judge what --results has written")
     parser.add_argument("--verbose", action="store_true", help="print the facts and notes too")
     other = parser.add_argument_group("the other server")
     other.add_argument("--other-url")
@@ -183,10 +184,12 @@ def table(results, judged):
 def listed(path):
     if not path.exists():
         return []
-    entries = tomllib.loads(path.read_text()).get("difference", [])
-    for entry in entries:
-        if not entry.get("reason"):
-            sys.exit(f"{path}: a difference without a reason: {entry}")
+    entries = []
+    for entry in tomllib.loads(path.read_text()).get("difference", []):
+        if not entry.get("reason") or not entry.get("scenario"):
+            sys.exit(f"{path}: a difference needs a scenario and a reason: {entry}")
+        scenarios = entry["scenario"]
+        entries += [{**entry, "scenario": s} for s in ([scenarios] if isinstance(scenarios, str) else scenarios)]
     return entries
 
 
@@ -233,7 +236,9 @@ def judge(results, reference, other, options):
             if known:
                 excused.add((client, name))
                 judged.setdefault((other, client, name), "intended")
-                print(f"intended  {client} {name}: {fact}: {left!r} → {right!r}: {entries[known[0]]['reason']}")
+                print(f"intended  {client}, {name}: {entries[known[0]]['reason']}")
+                if options.verbose:
+                    print(f"          {fact}: {left!r} → {right!r}")
             else:
                 judged[(other, client, name)] = "DIFFERS"
                 failures.append(f"{client} {name}: {fact}: {reference} {left!r}, {other} {right!r}")
@@ -260,8 +265,12 @@ def check_installed(options):
         sys.exit(f"error: not installed: {', '.join(missing)}\nhint: tests/clients/install.sh")
 
 
-def main():
-    options = arguments()
+def run(options):
+    """The results by server, client and scenario, and the names of the two servers, None for one that was left out."""
+    if options.from_results:
+        results = json.loads(options.from_results.read_text())
+        names = list(results)
+        return results, names[0], names[1] if len(names) > 1 else None
     check_installed(options)
     with tempfile.TemporaryDirectory(prefix="nats-clients-") as directory:
         todo = []
@@ -271,11 +280,17 @@ def main():
             todo.append(other_server(options))
         results = {server.name: run_server(server, options) for server in todo}
     if options.results:
-        options.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        # In order: the reference comes first.
+        options.results.write_text(json.dumps(results, indent=1) + "\n")
+    reference = None if options.no_reference else todo[0].name
+    return results, reference, todo[-1].name if options.other_url else None
+
+
+def main():
+    options = arguments()
+    results, reference, other = run(options)
     if options.verbose:
         print(json.dumps(results, indent=1, sort_keys=True))
-    reference = None if options.no_reference else todo[0].name
-    other = todo[-1].name if options.other_url else None
     failures, judged = judge(results, reference, other, options)
     table(results, judged)
     for failure in failures:
