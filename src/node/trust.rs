@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use glocal_core::bundle::{Bundle, BundleState};
 use glocal_core::deny::Deny;
-use glocal_core::identity::{Principal, Role};
+use glocal_core::identity::{LeafName, Principal, Role};
 use glocal_core::name::{NodeId, TenantId};
 use glocal_core::time::UnixTime;
 use rustls_pki_types::CertificateDer;
@@ -262,7 +262,12 @@ impl Trust {
     fn neighbour(&self, verified: &VerifiedChain, peer: &NodeId) -> Result<Principal, Deny> {
         let own = self.node();
         let is_neighbour = peer != own && self.bundle.edges_of(own).any(|edge| edge.a == *peer || edge.b == *peer);
-        if is_neighbour { Ok(self.principal(verified, Role::Node)) } else { Err(Deny::UnknownNode) }
+        if !is_neighbour {
+            return Err(Deny::UnknownNode);
+        }
+        // It is the broker it was admitted as.
+        let leaf = LeafName { node: Some(peer.clone()), ..verified.leaf.clone() };
+        Ok(Principal::from_leaf(leaf, Role::Node, verified.issuer, verified.fingerprint))
     }
 
     fn anonymous(&self, now: UnixTime) -> Result<Principal, Deny> {

@@ -1,11 +1,9 @@
 //! Edges that carry some tenants: what the others say never crosses, seen at both ends and on the wire between them.
 
-use bytes::BytesMut;
 use glocal_client::Publish;
 use glocal_core::name::Class;
-use glocal_wire::control::{Control, Interest, InterestSync};
 
-use crate::support::bridge::{Hostile, Opening, announce};
+use crate::support::bridge::{Hostile, Opening, everything};
 use crate::support::fabric::{Fabric, Shape};
 use crate::support::node::{GLOBAL, Local, Mesh, REGION_A};
 use crate::support::{arrived, eventually, message};
@@ -90,26 +88,7 @@ async fn on_the_wire_there_is_not_a_byte_of_a_tenant_that_is_not_allowed() {
         let opening = Opening { node: REGION_A, edge: "global-region-a", tenants: &["tenantA", "tenantB"] };
         let mut far = Hostile::open(&fabric, GLOBAL, global.at().bridge, &opening).await;
         for tenant in ["tenantA", "tenantB"] {
-            let mut bytes = announce(&[REGION_A, GLOBAL], tenant, "region-a", "eve");
-            for control in [
-                Control::from(InterestSync { origin: 1, seq: 1, reset: true, last: false }),
-                Interest {
-                    origin: 1,
-                    seq: 1,
-                    add: true,
-                    filter: ">".to_owned(),
-                    classes: 15,
-                    queue: None,
-                    observer: false,
-                }
-                .into(),
-                InterestSync { origin: 1, seq: 1, reset: false, last: true }.into(),
-            ] {
-                let mut frame = BytesMut::new();
-                control.encode_into(&mut frame).unwrap();
-                bytes.extend_from_slice(&frame);
-            }
-            far.lane(tenant, Class::Ctrl, &bytes).await;
+            far.lane(tenant, Class::Ctrl, &everything(tenant)).await;
         }
         global.knows_filters("tenantA", 1).await;
         global.knows_filters("tenantB", usize::from(carried)).await;

@@ -7,7 +7,7 @@ use glocal_core::name::{Class, Label, TenantId};
 use glocal_fabric::testing::Oddity;
 use glocal_wire::control::Control;
 
-use crate::support::bridge::{Hostile, Opening, announce, bridge_hello, next, relay};
+use crate::support::bridge::{Hostile, Opening, announce, bridge_hello, everything, next, relay};
 use crate::support::fabric::{Credential, Fabric, Shape};
 use crate::support::node::{GLOBAL, Process, REGION_A, metric};
 use crate::support::peer::{BRIDGE, frame, quic, tls_of};
@@ -158,23 +158,41 @@ async fn the_receiver_alone_stops_a_lane_that_is_not_allowed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sender_alone_stops_what_its_edge_may_not_carry() {
     let fabric = narrow();
-    for off in ["", "edge-sender"] {
+    for off in ["", "edge-sender", "edge-sender,edge-receiver"] {
         let global = start(&fabric, GLOBAL, off);
         let opening = Opening { node: REGION_A, edge: EDGE, tenants: &["tenantA", "tenantB"] };
-        let hostile = Hostile::open(&fabric, GLOBAL, global.at.bridge, &opening).await;
-        let admin = fabric.client(&global.at, "admin").await;
-        for number in 0..10 {
-            for tenant in ["tenantA", "tenantB"] {
-                admin.publish(&format!("T.{tenant}.live.plans"), number.to_string()).await.unwrap();
-            }
+        let mut far = Hostile::open(&fabric, GLOBAL, global.at.bridge, &opening).await;
+        // The far end asks for everything of both.
+        for tenant in ["tenantA", "tenantB"] {
+            far.lane(tenant, Class::Ctrl, &everything(tenant)).await;
         }
-        admin.flush().await.unwrap();
-        let carried = |tenant: &str| hostile.heard.lock().unwrap().keys().any(|(t, _)| t == tenant);
-        eventually("tenantA to be carried", || carried("tenantA").then_some(())).await;
+        let clients = [fabric.client(&global.at, "alice").await, fabric.client(&global.at, "bob").await];
+        let mut kept = Vec::new();
+        for client in &clients {
+            kept.push(client.subscribe("plans", None).await.unwrap());
+        }
+        let carried = |tenant: &str, class| far.heard.lock().unwrap().contains_key(&(tenant.to_owned(), class));
+        eventually("tenantA's interest", || carried("tenantA", Class::Ctrl).then_some(())).await;
+        let mut number = 0;
+        eventually("tenantA's messages", || {
+            for client in &clients {
+                let publish = client.publish("plans", format!("{number}"));
+                tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(publish)).unwrap();
+                number += 1;
+            }
+            carried("tenantA", Class::Live).then_some(())
+        })
+        .await;
+        for client in &clients {
+            client.flush().await.unwrap();
+        }
         if off.is_empty() {
-            assert!(!carried("tenantB"), "{:?}", hostile.heard.lock().unwrap());
+            assert!(!far.heard.lock().unwrap().keys().any(|(tenant, _)| tenant == "tenantB"));
         } else {
-            eventually("tenantB to be carried without the guard", || carried("tenantB").then_some(())).await;
+            eventually("tenantB's interest, without the guard", || carried("tenantB", Class::Ctrl).then_some(())).await;
+        }
+        if off.contains("edge-receiver") {
+            eventually("tenantB's messages, without both", || carried("tenantB", Class::Live).then_some(())).await;
         }
     }
 }

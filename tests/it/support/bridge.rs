@@ -10,7 +10,8 @@ use glocal_core::name::{Class, NodeId};
 use glocal_node::config::Config;
 use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
 use glocal_wire::control::{
-    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, ProbeAck, Ready,
+    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, Interest, InterestSync, PROTOCOL_VERSION,
+    ProbeAck, Ready,
 };
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
@@ -229,5 +230,17 @@ pub(crate) fn relay(class: Class, name: &str, seq: u64, origin: u32, targets: &[
     let head = DataHead { seq: Some(seq), hops: 1, ..DataHead::new(DataKind::Relay, Some(class)) };
     let mut out = BytesMut::new();
     head.encode_into(&mut out, ext.bytes().unwrap(), name.as_bytes(), b"", b"", payload).unwrap();
+    out
+}
+
+/// A whole list of interest in everything of a tenant, as the first broker of its lane tells it.
+pub(crate) fn everything(tenant: &str) -> BytesMut {
+    let mut out = announce(&["region-a/broker-a", "global/broker-g"], tenant, "region-a", "eve");
+    let sync = |reset, last| InterestSync { origin: 1, seq: 1, reset, last };
+    let filter = ">".to_owned();
+    let wanted = Interest { origin: 1, seq: 1, add: true, filter, classes: 15, queue: None, observer: false };
+    for control in [Control::from(sync(true, false)), wanted.into(), sync(false, true).into()] {
+        control.encode_into(&mut out).unwrap();
+    }
     out
 }
