@@ -2,14 +2,18 @@
 
 import { emit, nameOf, sleep, stdinLine } from "./harness.js";
 
-const told = (s, client) => s.errors(client).map((e) => e.message);
+// This client hands on what the server refused a moment after the PONG behind it.
+async function told(s, client) {
+  await sleep(5);
+  return s.errors(client).map((e) => e.message);
+}
 
 async function publish(s) {
   const { subject, id, count } = s.options;
   const client = await s.connect();
   for (let n = 0; n < count; n++) client.publish(subject, `${id}-${n}`);
   await client.flush();
-  const errors = told(s, client);
+  const errors = await told(s, client);
   return [{ published: count, errors }, errors.length === 0];
 }
 
@@ -26,7 +30,7 @@ async function subscribe(s) {
   };
   client.subscribe(subject, { queue, callback });
   await client.flush();
-  emit({ ready: "sub", errors: told(s, client) });
+  emit({ ready: "sub", errors: await told(s, client) });
   let stopped = false;
   stdinLine().then(() => (stopped = true));
   const deadline = Date.now() + s.options["timeout-ms"];
@@ -39,7 +43,7 @@ async function subscribe(s) {
     by_publisher[publisher] = (by_publisher[publisher] ?? 0) + 1;
   }
   const duplicates = received.length - new Set(received).size;
-  const result = { received: received.length, duplicates, by_publisher, errors: told(s, client) };
+  const result = { received: received.length, duplicates, by_publisher, errors: await told(s, client) };
   return [result, received.length === expect && duplicates === 0];
 }
 
@@ -67,7 +71,7 @@ async function answer(s) {
   };
   client.subscribe(subject, { queue, callback });
   await client.flush();
-  emit({ ready: "reply", errors: told(s, client) });
+  emit({ ready: "reply", errors: await told(s, client) });
   await Promise.race([stdinLine(), sleep(s.options["timeout-ms"])]);
   await client.flush();
   return [{ answered }, true];

@@ -65,6 +65,26 @@ def name_of(error):
     return type(error).__name__
 
 
+def stdin_line():
+    """A future of the next line of standard input. A daemon thread reads it: an executor's would keep the program alive."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def give(line):
+        if not future.done():
+            future.set_result(line)
+
+    def read():
+        line = sys.stdin.readline()
+        try:
+            loop.call_soon_threadsafe(give, line)
+        except RuntimeError:  # The program has ended meanwhile.
+            pass
+
+    threading.Thread(target=read, daemon=True).start()
+    return future
+
+
 class Scenario:
     """The facts of one scenario, and its connections, closed when it ends."""
 
@@ -171,7 +191,7 @@ class Scenario:
     async def harness(self, action):
         """Asks whoever started the program to do something to the server, and waits until it says that it is done."""
         emit({"ready": self.name, "action": action})
-        line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        line = await stdin_line()
         if line.strip() != "done":
             raise RuntimeError(f"no harness did '{action}'")
 

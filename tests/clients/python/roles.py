@@ -1,12 +1,11 @@
 """The parts of a matrix test: this client publishes, subscribes, asks or answers, as it is told on the command line."""
 
 import asyncio
-import sys
 import time
 
 import nats.errors
 
-from harness import emit, name_of
+from harness import emit, name_of, stdin_line
 
 
 async def publish(s):
@@ -17,10 +16,6 @@ async def publish(s):
     await client.flush(5)
     denied = [str(d) for n, d in client.events if n == "error"]
     return {"published": options.count, "errors": denied}, not denied
-
-
-async def stdin_ends():
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
 async def subscribe(s):
@@ -37,7 +32,7 @@ async def subscribe(s):
     await client.subscribe(options.subject, queue=options.queue, cb=count)
     await client.flush(5)
     emit({"ready": "sub", "errors": [str(d) for n, d in client.events if n == "error"]})
-    stop = asyncio.ensure_future(stdin_ends())
+    stop = stdin_line()
     deadline = time.monotonic() + options.timeout_ms / 1000
     while not stop.done() and time.monotonic() < deadline:
         full = options.expect > 0 and len(received) >= options.expect
@@ -92,7 +87,7 @@ async def answer(s):
     await client.flush(5)
     emit({"ready": "reply", "errors": [str(d) for n, d in client.events if n == "error"]})
     try:
-        await asyncio.wait_for(stdin_ends(), options.timeout_ms / 1000)
+        await asyncio.wait_for(stdin_line(), options.timeout_ms / 1000)
     except asyncio.TimeoutError:
         pass
     await client.flush(2)

@@ -1,0 +1,1 @@
+export { wsconnect } from "@nats-io/nats-core";
