@@ -27,6 +27,9 @@ mod pump;
 
 use pump::{Event, Pump};
 
+/// How often a session whose client does not read is looked at, in milliseconds.
+const BLOCKED_LOOK_MS: u64 = 1_000;
+
 /// Why a session ended, for the log.
 #[derive(Debug, thiserror::Error)]
 enum End<P: std::fmt::Display + std::fmt::Debug> {
@@ -40,7 +43,7 @@ enum End<P: std::fmt::Display + std::fmt::Debug> {
     NoHello(u64),
     #[error("silent for too long")]
     Silent,
-    #[error("the client does not read its answers")]
+    #[error("the client does not read what is for it")]
     NotReading,
     #[error("{}", .0.template())]
     Ours(Deny),
@@ -169,13 +172,18 @@ where
                     }
                     next_look = self.next_look(now);
                 }
+                Ok(Event::Blocked) => {}
                 Err(error) => return End::Io(error),
             }
             self.advise(now);
             if let Some(port) = &port {
                 count_drops(&self.context, port, self.pump.drops());
-                if port.inbox().with(|lanes| lanes.has_overflowed()) {
+                if port.inbox().with(|lanes| lanes.has_overflowed() || lanes.is_stuck(now)) {
                     return End::NotReading;
+                }
+                if self.pump.is_blocked() {
+                    // Nothing else may wake this task while its client does not read.
+                    next_look = next_look.min(now.plus_millis(BLOCKED_LOOK_MS));
                 }
             }
         }

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{ClassConfig, ClassLanes, Drops, Lanes, Pushed, QueuedFrame};
-use crate::limits::{QUEUED_FRAME_OVERHEAD_BYTES, SESSION_CONTROL_QUEUE_BYTES_MAX, SESSION_LANE_BYTES_MAX};
+use crate::limits::{
+    QUEUED_FRAME_OVERHEAD_BYTES, SESSION_CONTROL_QUEUE_BYTES_MAX, SESSION_LANE_BYTES_MAX, SLOW_CONSUMER_MS_MAX,
+};
 use crate::name::Class;
 use crate::time::Time;
 
@@ -22,6 +24,8 @@ pub struct SessionLanes {
     /// Whether the first control frame is partly sent.
     control_split: bool,
     overflowed: bool,
+    /// Since when a reliable lane refuses frames without having sent one.
+    full_since: Option<Time>,
     classes: ClassLanes,
 }
 
@@ -36,7 +40,14 @@ impl SessionLanes {
     #[must_use]
     pub fn new(config: ClassConfig) -> Self {
         let classes = ClassLanes::new(ClassConfig { split_frames: false, ..config });
-        Self { control: VecDeque::new(), control_held: 0, control_split: false, overflowed: false, classes }
+        Self {
+            control: VecDeque::new(),
+            control_held: 0,
+            control_split: false,
+            overflowed: false,
+            full_since: None,
+            classes,
+        }
     }
 
     /// Queues a control frame ahead of all classes, in order with other control frames.
@@ -64,7 +75,18 @@ impl SessionLanes {
 
     /// Queues a frame in its class's lane; see [`ClassLanes::push`].
     pub fn push(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
-        self.classes.push(class, frame, now)
+        let pushed = self.classes.push(class, frame, now);
+        if class.is_reliable() && pushed != Pushed::Queued {
+            self.full_since.get_or_insert(now);
+        }
+        pushed
+    }
+
+    /// Whether a reliable lane has stayed full for longer than is tolerated: the session must be closed, since what it
+    /// was promised is being lost.
+    #[must_use]
+    pub fn is_stuck(&self, now: Time) -> bool {
+        self.full_since.is_some_and(|since| now >= since.plus_millis(SLOW_CONSUMER_MS_MAX))
     }
 
     /// Moves up to `max_bytes` of the stream to the end of `out`, for one write, and returns how many.
@@ -78,6 +100,9 @@ impl SessionLanes {
             }
             let Some(slice) = self.classes.pop_slice(left, now, out, drops) else { break };
             filled += slice.bytes;
+            if slice.class.is_reliable() {
+                self.full_since = None;
+            }
         }
         filled
     }
@@ -124,5 +149,26 @@ impl SessionLanes {
 impl Lanes for SessionLanes {
     fn is_empty(&self) -> bool {
         self.control.is_empty() && self.classes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reliable_lane_that_stays_full_is_stuck() {
+        let mut lanes = SessionLanes::new(ClassConfig::new(1024));
+        let frame = || QueuedFrame::new(Bytes::from_static(&[0; 512]));
+        let start = Time::from_millis(7);
+        while lanes.push(Class::Tele, frame(), start) == Pushed::Queued {}
+        assert!(!lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)), "other classes drop, and that is all");
+        while lanes.push(Class::Ctrl, frame(), start) == Pushed::Queued {}
+        assert!(!lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX - 1)));
+        assert!(lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)));
+        // Whoever reads again is not stuck.
+        let (mut out, mut drops) = (Vec::new(), Drops::new());
+        lanes.fill(usize::MAX, start.plus_millis(SLOW_CONSUMER_MS_MAX), &mut out, &mut drops);
+        assert!(!lanes.is_stuck(start.plus_millis(2 * SLOW_CONSUMER_MS_MAX)));
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum Event {
     Timer,
     /// The node begins to leave.
     LameDuck,
+    /// The stream has begun to take no more.
+    Blocked,
 }
 
 /// One stream with what is to be written next.
@@ -47,18 +49,25 @@ pub(super) struct Pump<S> {
     parts: Vec<Bytes>,
     drops: Drops,
     unflushed: bool,
+    /// Whether the stream takes no more, and that was told.
+    blocked: bool,
     /// Why reading failed after bytes that came before.
     failed: Option<io::Error>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, out: VecDeque::new(), parts: Vec::new(), drops: Drops::new(), unflushed: false, failed: None }
+        Self { stream, out: VecDeque::new(), parts: Vec::new(), drops: Drops::new(), unflushed: false, blocked: false, failed: None }
     }
 
     /// What the lanes have lost since the last call.
     pub(super) const fn drops(&mut self) -> &mut Drops {
         &mut self.drops
+    }
+
+    /// Whether the stream took no more at the last attempt.
+    pub(super) const fn is_blocked(&self) -> bool {
+        self.blocked
     }
 
     /// Queues a frame ahead of everything that is still in the lanes.
@@ -79,6 +88,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             match self.poll_write(cx, port, clock) {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+            if !std::mem::replace(&mut self.blocked, !self.out.is_empty()) && self.blocked {
+                return Poll::Ready(Ok(Event::Blocked));
             }
             self.poll_read(cx, buffer)
         })
