@@ -41,7 +41,7 @@ else
         --other-url "tls://127.0.0.1:$NATS_PORT" --other-ca "$MESH_DIR/root/root.pem"
         --other-cert "$ALICE.pem" --other-key "$ALICE.key" --other-denied T.tenantB.live.x
         --other-command "$MESH_BIN run -c $CONFIG -D nats_port=$NATS_PORT -D lame_duck_ms=300"
-        --other-lame-duck-signal TERM --other-log "$MESH_DIR/broker.log"
+        --other-lame-duck-signal TERM --other-log "$MESH_DIR/broker.log" --other-settled
     )
     for name in foreign expired two-o unknown-tenant; do
         OTHER+=(--other-refused "$name=$REFUSED/$name.pem:$REFUSED/$name.key")

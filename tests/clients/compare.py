@@ -60,6 +60,8 @@ def arguments():
     other.add_argument("--other-refused", action="append", default=[], metavar="NAME=CERT:KEY")
     other.add_argument("--other-command", help="starts it in the foreground; without it, it is not restarted")
     other.add_argument("--other-log")
+    settled = "begin a suite only when it tells of no responders: a broker that starts does not know yet who is elsewhere"
+    other.add_argument("--other-settled", action="store_true", help=settled)
     other.add_argument("--other-lame-duck-signal", default="TERM")
     options = parser.parse_args()
     if options.other_url and not (options.other_ca and options.other_cert and options.other_key):
@@ -148,11 +150,23 @@ def answer(suite, server, action):
         pass
 
 
+def settle(server, seconds=10):
+    """Asks what nobody answers until the server says so."""
+    ask = [*SUITES["raw"], "--url", server.url, *server.identity, "--scenario", "no responders"]
+    deadline = time.monotonic() + seconds
+    while b"503" not in subprocess.run(list(map(str, ask)), capture_output=True, timeout=seconds).stdout:
+        if time.monotonic() > deadline:
+            print(f"      {server.name}: tells nothing of no responders after {seconds} s", file=sys.stderr)
+            return
+
+
 def run_server(server, options):
     results = {}
     server.start()
     try:
         for client in options.client or SUITES:
+            if options.other_settled and server.name != "nats-server":
+                settle(server)
             began = time.monotonic()
             results[client] = run_suite(client, server, options)
             print(f"{server.name:12} {client:11} {time.monotonic() - began:5.1f} s", flush=True)

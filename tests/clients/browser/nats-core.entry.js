@@ -1,1 +1,0 @@
-export { wsconnect } from "@nats-io/nats-core";
