@@ -74,7 +74,7 @@ fn files_that_cannot_be_read_are_named() {
         std::fs::rename(&aside, &path).unwrap();
         // Nobody is root where that does not stop a reader.
         let mode = std::fs::metadata(&path).unwrap().permissions();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
         if std::fs::File::open(&path).is_err() {
             names(&fabric, &[], key, &path, "cannot be read: Permission denied (os error 13)");
         }

@@ -104,7 +104,8 @@ async fn attack_9_and_21_a_name_is_what_its_one_attribute_says() {
     let text = |value: &str| DnValue::Utf8String(value.to_owned());
     let print = |value: &str| DnValue::PrintableString(value.try_into().unwrap());
     let a = |agent| as_agent("tenantA", Some("region-a"), agent);
-    let names: Vec<(&str, Vec<(DnType, DnValue)>, Taken)> = vec![
+    type Name = Vec<(DnType, DnValue)>;
+    let names: Vec<(&str, Name, Taken)> = vec![
         (
             "O first",
             vec![(o.clone(), text("tenantA")), (ou.clone(), text("region-a")), (cn.clone(), text("eve"))],

@@ -8,9 +8,9 @@ use glocal_client::Subscription;
 use glocal_core::limits::BRIDGE_REFUSALS_MAX;
 use glocal_core::name::Class;
 use glocal_node::edge_status::Failure;
-use glocal_wire::control::{Control, Interest, InterestSync, Ping, Subscribe};
+use glocal_wire::control::{AllowedSet, Control, Interest, InterestSync, Ping, Subscribe};
 
-use crate::support::bridge::{Hostile, Opening, announce, bridge_hello, connect, next, relay};
+use crate::support::bridge::{Hostile, Opening, announce, bridge_hello, connect, everything, next, relay};
 use crate::support::fabric::{Fabric, Shape};
 use crate::support::node::{GLOBAL, Local, REGION_A};
 use crate::support::peer::{frame, hello, publish};
@@ -272,6 +272,20 @@ async fn attack_3_and_18_frames_that_are_not_a_bridges_close_it() {
         hostile.raw(&bytes).await;
         assert_eq!(hostile.closed().await, "fault", "{what}");
     }
+    // On the control stream of a bridge that is up.
+    for (what, bytes) in [
+        ("a second hello", frame(bridge_hello(&opening))),
+        ("a second allowed set", frame(AllowedSet { macs: Vec::new(), last: true })),
+        ("a client's subscription", sub.clone()),
+        ("a client's message", publish(Class::Live, b"x", b"", b"x")),
+        ("a record", everything("tenantA")),
+        ("noise", BytesMut::from(&[0xfe; 64][..])),
+    ] {
+        let hostile = Hostile::open(&fabric, GLOBAL, global.at().bridge, &EVERYBODY).await;
+        println!("{what} on the control stream");
+        hostile.control.send(bytes.freeze()).await.unwrap();
+        assert_eq!(hostile.closed().await, "fault");
+    }
     // A lane is opened once, and a new one has a higher number.
     let mut hostile = Hostile::open(&fabric, GLOBAL, global.at().bridge, &EVERYBODY).await;
     hostile.lane("tenantA", Class::Live, b"").await;
@@ -283,22 +297,40 @@ async fn attack_3_and_18_frames_that_are_not_a_bridges_close_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_newer_bridge_takes_the_edge_at_once_and_one_that_falls_silent_is_given_up() {
+    let fabric = Fabric::new();
+    let (global, first) = attacked(&fabric).await;
+    // The same broker with a later dial, as after a restart that the other side has not noticed.
+    let mut second = Hostile::open_as(&fabric, GLOBAL, global.at().bridge, &EVERYBODY, 2).await;
+    first.closed().await;
+    global.up(EDGE).await;
+    let (admin, mut all) = watch(&fabric, &global).await;
+    let lane = second.lane("tenantA", Class::Live, &announce(&[REGION_A, GLOBAL], "tenantA", "region-a", "eve")).await;
+    second.data(lane, &relay(Class::Live, "mark", 1, 1, &[2], b"")).await;
+    assert_eq!(subjects(&admin, &mut all, "mark").await, [""; 0]);
+    // A dial from before does not win.
+    let old = Hostile::try_open(&fabric, GLOBAL, global.at().bridge, &EVERYBODY, 1).await;
+    assert!(old.is_none(), "the older dial is turned away");
+    assert!(global.edge(EDGE).edge().is_up());
+    // A peer that is there, and answers no probe.
+    second.answers.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(second.closed().await, "silent");
+    eventually("the state", || (global.edge(EDGE).state().failure == Some(Failure::Silent)).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_30_more_streams_than_a_bridge_has_are_not_taken() {
     let fabric = Fabric::new();
     let (global, mut hostile) = attacked(&fabric).await;
     let mut streams = Vec::new();
-    loop {
-        match tokio::time::timeout(Duration::from_millis(300), hostile.connection.open_uni()).await {
-            Ok(Ok(mut stream)) => {
-                // Half a slice header, and nothing more for ever.
-                stream.write_all(&[1, 0, 0]).await.unwrap();
-                streams.push(stream);
-            }
-            _ => break,
-        }
+    let brief = Duration::from_millis(300);
+    while let Ok(Ok(mut stream)) = tokio::time::timeout(brief, hostile.connection.open_uni()).await {
+        // Half a slice header, and nothing more for ever.
+        stream.write_all(&[1, 0, 0]).await.unwrap();
+        streams.push(stream);
     }
     assert_eq!(streams.len(), 15, "sixteen streams, and no more");
-    assert!(tokio::time::timeout(Duration::from_millis(300), hostile.connection.open_bi()).await.is_err());
+    assert!(tokio::time::timeout(brief, hostile.connection.open_bi()).await.is_err());
     // The bridge stands, and what comes on the one honest stream is read.
     let (admin, mut all) = watch(&fabric, &global).await;
     let lane = hostile.lane("tenantA", Class::Live, &announce(&[REGION_A, GLOBAL], "tenantA", "region-a", "eve")).await;

@@ -124,7 +124,7 @@ async fn say_hello_slowly(mut peer: Peer) -> Duration {
     let began = Instant::now();
     let bytes = frame(hello());
     loop {
-        let sent = began.elapsed().as_secs() as usize;
+        let sent = usize::try_from(began.elapsed().as_secs()).unwrap();
         if peer.send_bytes(&bytes[sent..=sent]).await.is_err() {
             break;
         }
@@ -210,7 +210,7 @@ async fn silent_and_slow_connections_are_cut_at_the_deadline_and_disturb_nobody(
     witness.was_undisturbed().await;
     // The bridge connections without a hello are told by their edge.
     let failed = node.metric("glocal_handshakes_failed_total", &[]).await;
-    assert!(failed >= 100 + 1 + 3 + 2 + 1, "{failed}");
+    assert!(failed > 100 + 1 + 3 + 2, "{failed}");
 }
 
 /// Frames that nobody may send after a hello, each with the code of the refusal.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -30,6 +31,10 @@ pub(crate) type Lanes = Arc<Mutex<BTreeMap<(String, Class), usize>>>;
 pub(crate) struct Hostile {
     pub(crate) connection: quinn::Connection,
     pub(crate) heard: Lanes,
+    /// Bytes for the control stream.
+    pub(crate) control: tokio::sync::mpsc::Sender<Bytes>,
+    /// Whether it answers probes.
+    pub(crate) answers: Arc<AtomicBool>,
     stream: quinn::SendStream,
     next_lane: u32,
 }
@@ -45,28 +50,46 @@ pub(crate) struct Opening<'a> {
 impl Hostile {
     /// Connects to the broker `peer` as `opening.node`, says hello and agrees on the allowed set.
     pub(crate) async fn open(fabric: &Fabric, peer: &str, at: SocketAddr, opening: &Opening<'_>) -> Self {
+        Self::open_as(fabric, peer, at, opening, 1).await
+    }
+
+    /// As [`Self::open`], as the `dial`th of its life.
+    pub(crate) async fn open_as(fabric: &Fabric, peer: &str, at: SocketAddr, opening: &Opening<'_>, dial: u64) -> Self {
+        Self::try_open(fabric, peer, at, opening, dial).await.expect("the bridge to come up")
+    }
+
+    /// As [`Self::open_as`]; `None` when the peer closes it first.
+    pub(crate) async fn try_open(
+        fabric: &Fabric,
+        peer: &str,
+        at: SocketAddr,
+        opening: &Opening<'_>,
+        dial: u64,
+    ) -> Option<Self> {
         let connection = connect(fabric, opening.node, peer, at).await;
-        let (mut send, mut receive) = connection.open_bi().await.unwrap();
-        send.write_all(&frame(bridge_hello(opening))).await.unwrap();
+        let (mut send, mut receive) = connection.open_bi().await.ok()?;
+        send.write_all(&frame(BridgeHello { dial, ..bridge_hello(opening) })).await.ok()?;
         let mut buffer = BytesMut::new();
-        match next(&mut receive, &mut buffer).await {
-            Some(Control::BridgeHello(_)) => {}
-            other => panic!("{other:?} instead of a hello"),
-        }
+        let Control::BridgeHello(_) = next(&mut receive, &mut buffer).await? else { return None };
         let macs = macs(&connection, opening);
-        send.write_all(&frame(AllowedSet { macs, last: true })).await.unwrap();
-        send.write_all(&frame(Ready { tenants: 0 })).await.unwrap();
-        loop {
-            match next(&mut receive, &mut buffer).await {
-                Some(Control::Ready(_)) => break,
-                Some(_) => {}
-                None => panic!("the bridge was closed before it was ready"),
+        send.write_all(&frame(AllowedSet { macs, last: true })).await.ok()?;
+        send.write_all(&frame(Ready { tenants: 0 })).await.ok()?;
+        while !matches!(next(&mut receive, &mut buffer).await?, Control::Ready(_)) {}
+        let answers = Arc::new(AtomicBool::new(true));
+        let (control, mut to_send) = tokio::sync::mpsc::channel::<Bytes>(16);
+        tokio::spawn(async move {
+            while let Some(bytes) = to_send.recv().await {
+                if send.write_all(&bytes).await.is_err() {
+                    return;
+                }
             }
-        }
+        });
+        let (answering, acks) = (Arc::clone(&answers), control.clone());
         tokio::spawn(async move {
             while let Some(control) = next(&mut receive, &mut buffer).await {
                 if let Control::Probe(probe) = control
-                    && send.write_all(&frame(ProbeAck { id: probe.id })).await.is_err()
+                    && answering.load(Ordering::Relaxed)
+                    && acks.send(frame(ProbeAck { id: probe.id }).freeze()).await.is_err()
                 {
                     return;
                 }
@@ -74,8 +97,8 @@ impl Hostile {
         });
         let heard = Lanes::default();
         tokio::spawn(listen(connection.clone(), Arc::clone(&heard)));
-        let stream = connection.open_uni().await.unwrap();
-        Self { connection, heard, stream, next_lane: 1 }
+        let stream = connection.open_uni().await.ok()?;
+        Some(Self { connection, heard, control, answers, stream, next_lane: 1 })
     }
 
     /// Opens a lane that begins with `frames`; its number.

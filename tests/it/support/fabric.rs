@@ -86,16 +86,6 @@ impl Fabric {
         std::fs::write(&file, text.join("\n") + "\n").unwrap();
     }
 
-    /// Appends lines to a broker's configuration, ahead of its edges.
-    pub(crate) fn configure(&self, node: &str, line: &str) {
-        let file = self.config(node);
-        let text = std::fs::read_to_string(&file).unwrap();
-        let (key, _) = line.split_once('=').unwrap();
-        let kept: Vec<_> =
-            text.lines().filter(|l| l.split('=').next().is_none_or(|k| k.trim() != key.trim())).collect();
-        std::fs::write(&file, format!("{line}\n{}\n", kept.join("\n"))).unwrap();
-    }
-
     pub(crate) fn root_pem(&self) -> String {
         std::fs::read_to_string(self.path().join("root").join("root.pem"))
             .or_else(|_| std::fs::read_to_string(self.node_dir("global/broker-g").join("root.pem")))
