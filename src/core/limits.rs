@@ -133,6 +133,9 @@ pub const BRIDGE_STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 pub const BRIDGE_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 /// Unacknowledged bytes of one bridge until its rate is known, in bytes (DESIGN section 7).
 pub const BRIDGE_SEND_WINDOW_BYTES: u64 = 1024 * 1024;
+/// Largest datagram of a bridge, in bytes, where the path carries it: above it segmentation offload ends, since ten
+/// segments would exceed 64 KiB.
+pub const BRIDGE_DATAGRAM_BYTES_MAX: u16 = 6400;
 /// Silence after which QUIC itself gives up a bridge, in milliseconds: a backstop behind our own probes.
 pub const BRIDGE_IDLE_MS_MAX: u64 = 10_000;
 /// Bytes of one unaccepted QUIC connection that are kept.

@@ -64,9 +64,10 @@ impl Node {
         let ops_listener = optional("ops_listen", config.ops_listen).await?;
         let nats_listener = optional("nats_port", config.nats_tcp).await?;
         let nats_ws_listener = optional("nats_ws_port", config.nats_ws).await?;
-        let quic = endpoint(config.native_quic, tls::native_quic_server_config(&trust)?)
-            .map_err(listen("quic_port", config.native_quic))?;
-        let bridges = endpoint(config.bridge, tls::bridge_server_config(&trust)?)
+        let quic =
+            endpoint(config.native_quic, tls::native_quic_server_config(&trust)?, quinn::EndpointConfig::default())
+                .map_err(listen("quic_port", config.native_quic))?;
+        let bridges = endpoint(config.bridge, tls::bridge_server_config(&trust)?, tls::bridge_endpoint_config())
             .map_err(listen("bridge_port", config.bridge))?;
         let (socket, socket_path) = admin::bind(&config.state_dir).map_err(|(path, source)| StartError::Listen {
             key: "state_dir",
@@ -207,14 +208,18 @@ fn listen(key: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) -> 
 }
 
 /// A QUIC endpoint with socket buffers that do not drop what a burst brings.
-fn endpoint(address: SocketAddr, server: quinn::ServerConfig) -> std::io::Result<quinn::Endpoint> {
+fn endpoint(
+    address: SocketAddr,
+    server: quinn::ServerConfig,
+    config: quinn::EndpointConfig,
+) -> std::io::Result<quinn::Endpoint> {
     let socket = std::net::UdpSocket::bind(address)?;
     let buffers = socket2::SockRef::from(&socket);
     // The system may give less; quinn works with that too, only worse under bursts.
     let _ = buffers.set_recv_buffer_size(UDP_BUFFER_BYTES);
     let _ = buffers.set_send_buffer_size(UDP_BUFFER_BYTES);
     let runtime = quinn::default_runtime().ok_or_else(|| std::io::Error::other("no async runtime"))?;
-    quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(server), socket, runtime)
+    quinn::Endpoint::new(config, Some(server), socket, runtime)
 }
 
 /// Says where the node listens, in the ready file and in the log.

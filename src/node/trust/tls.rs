@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use glocal_core::deny::Deny;
 use glocal_core::limits::{
-    BRIDGE_IDLE_MS_MAX, BRIDGE_SEND_WINDOW_BYTES, BRIDGE_STREAM_WINDOW_BYTES, BRIDGE_STREAMS, BRIDGE_WINDOW_BYTES,
-    HANDSHAKES_MAX, INCOMING_BYTES_MAX, NATIVE_SEND_WINDOW_BYTES, NATIVE_STREAM_WINDOW_BYTES, SESSION_PING_MS,
-    SESSION_PINGS_MAX,
+    BRIDGE_DATAGRAM_BYTES_MAX, BRIDGE_IDLE_MS_MAX, BRIDGE_SEND_WINDOW_BYTES, BRIDGE_STREAM_WINDOW_BYTES,
+    BRIDGE_STREAMS, BRIDGE_WINDOW_BYTES, HANDSHAKES_MAX, INCOMING_BYTES_MAX, NATIVE_SEND_WINDOW_BYTES,
+    NATIVE_STREAM_WINDOW_BYTES, SESSION_PING_MS, SESSION_PINGS_MAX,
 };
 use glocal_core::name::NodeId;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
-use quinn::{TransportConfig, VarInt};
+use quinn::{MtuDiscoveryConfig, TransportConfig, VarInt};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::server::NoServerSessionStorage;
@@ -115,6 +115,15 @@ pub fn bridge_server_config(trust: &Arc<Trust>) -> Result<quinn::ServerConfig, T
     quic_server_config(tls, bridge_transport()?)
 }
 
+/// For the endpoint of bridges: which datagrams it takes.
+#[must_use]
+pub fn bridge_endpoint_config() -> quinn::EndpointConfig {
+    let mut config = quinn::EndpointConfig::default();
+    let set = config.max_udp_payload_size(BRIDGE_DATAGRAM_BYTES_MAX).map(|_| ());
+    debug_assert!(set.is_ok(), "the limit lies within QUIC's: {set:?}");
+    config
+}
+
 /// For a bridge that this side dials to `expected`. Use it with [`BRIDGE_SERVER_NAME`].
 ///
 /// # Errors
@@ -187,7 +196,11 @@ fn transport(idle_ms: u64) -> Result<TransportConfig, TlsError> {
 /// One bidirectional control stream and the data streams (DESIGN section 6).
 fn bridge_transport() -> Result<TransportConfig, TlsError> {
     let mut transport = transport(BRIDGE_IDLE_MS_MAX)?;
+    // Larger datagrams cost half as much CPU a byte; paths that do not carry them keep what they have.
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(BRIDGE_DATAGRAM_BYTES_MAX);
     transport
+        .mtu_discovery_config(Some(discovery))
         .max_concurrent_bidi_streams(VarInt::from_u32(1))
         .max_concurrent_uni_streams(VarInt::from_u32(u32::try_from(BRIDGE_STREAMS).unwrap_or(u32::MAX)))
         .stream_receive_window(VarInt::from_u32(BRIDGE_STREAM_WINDOW_BYTES))
