@@ -163,13 +163,14 @@ async fn handshake_tcp(
     remote: SocketAddr,
     mut admitted: Admitted,
 ) {
+    let began = context.clock.now();
     let patience = Duration::from_millis(HANDSHAKE_MS_MAX);
     let Some((stream, chain)) = tls_handshake(&context, &acceptor, stream, remote, patience).await else { return };
     let identified = require_alpn(stream.get_ref().1.alpn_protocol(), ALPN_NATIVE)
         .and_then(|()| context.trust.identify_client(chain.certificates(), unix_now()));
     admitted.handshake = None;
     match identified {
-        Ok(principal) => session::run_native(context, stream, principal, chain, remote).await,
+        Ok(principal) => session::run_native(context, stream, principal, chain, remote, began).await,
         Err(reason) => refused(&context, remote, reason),
     }
 }
@@ -198,6 +199,7 @@ pub(crate) async fn serve_quic(context: Context, endpoint: quinn::Endpoint, admi
 }
 
 async fn handshake_quic(context: Context, incoming: quinn::Incoming, remote: SocketAddr, mut admitted: Admitted) {
+    let began = context.clock.now();
     let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
     let opened = async {
         let connection = incoming.await?;
@@ -215,7 +217,7 @@ async fn handshake_quic(context: Context, incoming: quinn::Incoming, remote: Soc
     match identified {
         Ok(principal) => {
             let stream = tokio::io::join(receive, send);
-            session::run_native(context, stream, principal, chain, remote).await;
+            session::run_native(context, stream, principal, chain, remote, began).await;
             // The peer has read the last words, or will not.
             let _ = tokio::time::timeout(ACCEPT_PAUSE, connection.closed()).await;
             connection.close(quinn::VarInt::from_u32(0), b"");

@@ -49,24 +49,32 @@ enum End<P: std::fmt::Display + std::fmt::Debug> {
     Ours(Deny),
 }
 
-/// Runs one native session on a stream whose principal is known, until either side ends it.
+/// Runs one native session on a stream whose principal is known, until either side ends it. Its hello is awaited from
+/// when the connection `began`.
 pub(crate) async fn run_native<S>(
     context: Context,
     stream: S,
     principal: Principal,
     chain: PeerChain,
     remote: SocketAddr,
+    began: Time,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let (shared, now) = (Arc::clone(&context.shared), context.clock.now());
     let machine = NativeSession::new(shared, Arc::new(principal), rand_u64(), now);
-    run(context, stream, machine, chain, remote).await;
+    run(context, stream, machine, chain, remote, began).await;
 }
 
 /// Runs one session until either side ends it.
-pub(crate) async fn run<S, M>(context: Context, stream: S, machine: M, chain: PeerChain, remote: SocketAddr)
-where
+pub(crate) async fn run<S, M>(
+    context: Context,
+    stream: S,
+    machine: M,
+    chain: PeerChain,
+    remote: SocketAddr,
+    began: Time,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send,
     M: Machine,
 {
@@ -91,7 +99,7 @@ where
     let mut greeting = BytesMut::new();
     session.machine.greet(&mut greeting);
     session.pump.write(greeting.freeze());
-    let end = session.serve().await;
+    let end = session.serve(began).await;
     session.close(&end).await;
     drop(presence);
     let why = end.to_string();
@@ -143,9 +151,9 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send,
     M: Machine,
 {
-    async fn serve(&mut self) -> End<M::End> {
-        let started = self.context.clock.now();
-        let mut next_look = started.plus_millis(self.machine.patience_ms()).min(self.next_look(started));
+    async fn serve(&mut self, began: Time) -> End<M::End> {
+        let hello_until = began.plus_millis(self.machine.patience_ms());
+        let mut next_look = hello_until.min(self.next_look(self.context.clock.now()));
         loop {
             let port = self.machine.port().map(Arc::clone);
             let wake = self.context.clock.instant(self.leaving.unwrap_or(next_look).min(next_look));
@@ -167,7 +175,7 @@ where
                 Ok(Event::Closed) => return End::Closed,
                 Ok(Event::LameDuck) => self.leave(now),
                 Ok(Event::Timer) => {
-                    if let Err(end) = self.look(started, now) {
+                    if let Err(end) = self.look(began, now) {
                         return end;
                     }
                     next_look = self.next_look(now);
@@ -258,13 +266,13 @@ where
     }
 
     /// What is due without the client doing anything: the hello's deadline, probes, the certificate's end, our leaving.
-    fn look(&mut self, started: Time, now: Time) -> Result<(), End<M::End>> {
+    fn look(&mut self, began: Time, now: Time) -> Result<(), End<M::End>> {
         if self.leaving.is_some_and(|at| now >= at) {
             return Err(End::Ours(Deny::ShuttingDown));
         }
         if self.machine.port().is_none() {
             let patience = self.machine.patience_ms();
-            return if now >= started.plus_millis(patience) { Err(End::NoHello(patience)) } else { Ok(()) };
+            return if now >= began.plus_millis(patience) { Err(End::NoHello(patience)) } else { Ok(()) };
         }
         let kept = self.context.trust.retain_client(self.chain.certificates(), crate::trust::unix_now());
         match kept {

@@ -119,6 +119,16 @@ async fn say_no_hello(mut peer: Peer) -> Duration {
     began.elapsed()
 }
 
+/// A handshake that takes half of the time, and no hello: there is one deadline for both.
+async fn say_no_hello_late(at: SocketAddr, tls: rustls::ClientConfig) -> Duration {
+    let tcp = TcpStream::connect(at).await.unwrap();
+    let began = Instant::now();
+    tokio::time::sleep(Duration::from_millis(HANDSHAKE_MS_MAX / 2)).await;
+    let mut peer = Peer::over(tcp, tls).await.unwrap();
+    assert_eq!(peer.refused_with().await.as_deref(), Some("no-hello"));
+    began.elapsed()
+}
+
 /// A whole handshake and a hello that comes one byte a second.
 async fn say_hello_slowly(mut peer: Peer) -> Duration {
     let began = Instant::now();
@@ -182,6 +192,7 @@ async fn silent_and_slow_connections_are_cut_at_the_deadline_and_disturb_nobody(
     for _ in 0..3 {
         strangers.spawn(say_no_hello(Peer::tcp(tcp, native()).await.unwrap()));
     }
+    strangers.spawn(say_no_hello_late(tcp, native()));
     strangers.spawn(say_hello_slowly(Peer::tcp(tcp, native()).await.unwrap()));
     strangers.spawn(say_hello_slowly(Peer::quic(udp, native()).await.unwrap()));
     for open in [false, true] {

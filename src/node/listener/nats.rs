@@ -61,7 +61,7 @@ async fn handshake(
         Ok(principal) => {
             let (shared, now) = (Arc::clone(&context.shared), context.clock.now());
             let machine = NatsSession::new(shared, Arc::new(principal), info, tls_first, now);
-            session::run(context, stream, machine, chain, remote).await;
+            session::run(context, stream, machine, chain, remote, now).await;
         }
         Err(reason) => refused(&context, remote, reason),
     }

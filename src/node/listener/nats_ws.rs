@@ -62,9 +62,11 @@ async fn handshake(
     let origins = &context.config.nats_ws_allowed_origins;
     #[expect(clippy::result_large_err, reason = "the signature is the library's")]
     let check = |request: &Request, response: Response| check_origin(origins, request, response);
+    // Clients put what they have gathered into one message: a largest payload comes with its command and others.
+    let message_bytes_max = WEBSOCKET_FRAME_BYTES_MAX.saturating_add(context.shared.max_payload_bytes as usize);
     let config = WebSocketConfig::default()
-        .max_message_size(Some(WEBSOCKET_FRAME_BYTES_MAX))
-        .max_frame_size(Some(WEBSOCKET_FRAME_BYTES_MAX))
+        .max_message_size(Some(message_bytes_max))
+        .max_frame_size(Some(message_bytes_max))
         .max_write_buffer_size(WEBSOCKET_BUFFER_BYTES_MAX);
     let upgrade = tokio_tungstenite::accept_hdr_async_with_config(stream, check, Some(config));
     let socket = match tokio::time::timeout(patience, upgrade).await {
@@ -76,7 +78,7 @@ async fn handshake(
     let info = info(&context.shared, &listening, rand_u64(), &remote.ip().to_string());
     let (shared, now) = (Arc::clone(&context.shared), context.clock.now());
     let machine = NatsSession::new(shared, Arc::new(principal), info, true, now);
-    session::run(context, Binary::new(socket), machine, chain, remote).await;
+    session::run(context, Binary::new(socket), machine, chain, remote, now).await;
 }
 
 /// Refuses a page whose origin is not listed.

@@ -57,7 +57,15 @@ pub(super) struct Pump<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, out: VecDeque::new(), parts: Vec::new(), drops: Drops::new(), unflushed: false, blocked: false, failed: None }
+        Self {
+            stream,
+            out: VecDeque::new(),
+            parts: Vec::new(),
+            drops: Drops::new(),
+            unflushed: false,
+            blocked: false,
+            failed: None,
+        }
     }
 
     /// What the lanes have lost since the last call.

@@ -77,7 +77,10 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) async fn tcp(at: SocketAddr, tls: rustls::ClientConfig) -> io::Result<Self> {
-        let tcp = TcpStream::connect(at).await?;
+        Self::over(TcpStream::connect(at).await?, tls).await
+    }
+
+    pub(crate) async fn over(tcp: TcpStream, tls: rustls::ClientConfig) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         let stream = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(server_name(), tcp).await?;
         Ok(Self { stream: Box::new(stream), buffer: BytesMut::new(), _quic: None })
