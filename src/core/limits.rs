@@ -262,7 +262,8 @@ pub const NATS_TLS_MS_MAX: u64 = 2_000;
 pub const NATS_TLS_FIRST_MS: u64 = 50;
 /// Advisories per tenant and second; what is left out is counted in the next one.
 pub const ADVISORIES_PER_SECOND: u32 = 100;
-/// Largest WebSocket message that is taken or sent, in bytes: a stream is cut into them as it comes.
+/// Largest WebSocket message that is sent, in bytes: a stream is cut into them as it comes. One that is taken may hold a
+/// largest payload beside as much.
 pub const WEBSOCKET_FRAME_BYTES_MAX: usize = 1024 * 1024;
 /// What a WebSocket may hold before its peer reads, in bytes.
 pub const WEBSOCKET_BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;

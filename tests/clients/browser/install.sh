@@ -25,7 +25,7 @@ if [ ! -e "$stamp" ] || ! cmp -s package-lock.json "$stamp"; then
 fi
 
 if ! browser >/dev/null; then
-    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || lacks chromium 'apt-get install chromium, as root'
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then lacks chromium 'apt-get install chromium, as root'; fi
     printf 'chromium is missing: apt-get install chromium\n'
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 ||
         lacks chromium 'apt-get install chromium failed; install it by hand'

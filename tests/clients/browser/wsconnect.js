@@ -57,7 +57,7 @@ await check("a native responder answers a request", async () => {
 await check("a request that nobody answers says so at once", async () => {
   const began = Date.now();
   const error = await refused(client.request("ws.nobody", "?", { timeout: 5000 }));
-  equal([error.cause?.name ?? error.name, Date.now() - began < 2500], ["NoRespondersError", true]);
+  equal([error.cause?.name ?? error.name, Date.now() - began < 2500], ["NoResponders", true]);
 });
 await check("a foreign subject is refused, and the connection goes on", async () => {
   const told = new Promise((resolve) => client.subscribe("T.tenantB.>", { callback: (error) => error && resolve(error) }));
@@ -69,7 +69,9 @@ for (const [what, length] of [["200 KiB", 200 * 1024], ["the largest payload", c
     const subscription = client.subscribe("ws.large", { max: 1 });
     const payload = bytes(length);
     client.publish("ws.large", payload);
-    for await (const message of subscription) equal(Buffer.compare(message.data, payload), 0);
+    let came = 0;
+    for await (const message of subscription) came += Buffer.compare(message.data, payload) === 0 ? 1 : 0;
+    equal(came, 1);
   });
 }
 await check("3000 messages at once come back, in order", async () => {
@@ -92,8 +94,12 @@ await check("a drain ends the connection cleanly", async () => {
   if (error) throw error;
 });
 await check("an origin that is not listed is refused with 403", async () => {
-  const error = await refused(connect(identity, { origin: unlisted }));
-  if (!error.message.includes("403")) throw error;
+  await refused(connect(identity, { origin: unlisted }));
+  // The library keeps the answer to itself.
+  const socket = new WebSocket(url, { ...identity, origin: unlisted });
+  equal(await new Promise((resolve) => socket.on("error", (error) => resolve(error.message))), "Unexpected server response: 403");
 });
 await check("without a certificate there is no connection", () => refused(connect({ ca: identity.ca })));
 await check("a server of another root is not trusted by the client", () => refused(connect({ ...identity, ca: [] })));
+// Connections of checks that failed are still open.
+process.exit();
