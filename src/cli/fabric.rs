@@ -19,7 +19,7 @@ Examples:
   glocal fabric plan mesh-configs/single.fabric.toml
   glocal fabric apply mesh-configs/single.fabric.toml --out certs/single
   glocal fabric show certs/single
-  glocal run certs/single/nodes/region-a-broker/node.toml
+  glocal run -c certs/single/nodes/region-a-broker/node.toml
 
 Applying again makes only what is missing. Nothing that exists is overwritten, except bundles by newer versions.";
 

@@ -49,7 +49,10 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| cause.is::<super::output::PipeClosed>()) {
         return ExitCode::SUCCESS;
     }
-    super::output::complain("error", &format!("{error:#}"));
+    // Several mistakes found at once are several lines, each a sentence of its own.
+    for line in format!("{error:#}").lines() {
+        super::output::complain("error", line);
+    }
     let failure = error.downcast_ref::<Failure>();
     if let Some(hint) = failure.and_then(|f| f.hint.as_deref()) {
         super::output::complain("hint", hint);

@@ -10,7 +10,8 @@
 //! [`Denied`]. It parses nothing but through `glocal-wire`, and it never logs payloads or keys.
 //!
 //! # What an acknowledgement means
-//! `live`, `tele`: nothing beyond the transport. `ctrl`, `bulk`: the message is in the memory of every target broker.
+//! `live`, `tele`: nothing beyond the transport. `ctrl`, `bulk`: the broker has accepted the message and sends copies to
+//! its targets; that they have arrived is not yet acknowledged end to end.
 //!
 //! # Example
 //! ```no_run

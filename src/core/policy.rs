@@ -243,6 +243,8 @@ impl Operation for Write<'_> {
             Role::Node => Err(Deny::Role),
             Role::Internal if own => Ok((Scope::One(policy.tenant(destination.tenant())?), Rule::Internal)),
             Role::Internal => Err(Deny::CrossTenant),
+            // In its own tenant a superuser is an agent like any other, and may answer requests.
+            Role::Superuser if own => Ok((Scope::One(policy.tenant(destination.tenant())?), Rule::Own)),
             Role::Superuser => Ok((Scope::One(policy.tenant(destination.tenant())?), Rule::Superuser)),
             Role::Tenant if own => {
                 let tenant = policy.tenant(destination.tenant())?;
@@ -275,6 +277,7 @@ impl Operation for Read {
             Role::Node => Err(Deny::Role),
             Role::Internal if own => Ok((Scope::One(policy.tenant(id.as_str())?), Rule::Internal)),
             Role::Internal => Err(Deny::CrossTenant),
+            Role::Superuser if own => Ok((Scope::One(policy.tenant(id.as_str())?), Rule::Own)),
             Role::Superuser => Ok((Scope::One(policy.tenant(id.as_str())?), Rule::Superuser)),
             Role::Tenant if own => {
                 let tenant = policy.tenant(id.as_str())?;

@@ -142,6 +142,12 @@ impl Driver {
         self.shared.policy.tenants()
     }
 
+    /// Whether this node has no edges.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.shared.links.is_empty()
+    }
+
     /// Whether records wait for room, so that [`Driver::pump`] is to be called again soon.
     #[must_use]
     pub fn is_waiting(&self) -> bool {

@@ -26,14 +26,24 @@ pub(crate) fn queue() -> (mpsc::Sender<Request>, mpsc::Receiver<Request>) {
 }
 
 /// Runs the control half until `stop`.
-pub(crate) async fn run(mut driver: Driver, mut requests: mpsc::Receiver<Request>, clock: Clock, stop: CancellationToken) {
+pub(crate) async fn run(
+    mut driver: Driver,
+    mut requests: mpsc::Receiver<Request>,
+    clock: Clock,
+    stop: CancellationToken,
+) {
     let mut batch = Vec::with_capacity(BATCH_REQUESTS);
     let mut answers = Vec::new();
     let mut waiting = false;
     let mut sweep = tokio::time::interval(std::time::Duration::from_millis(SWEEP_MS));
     let settle = tokio::time::sleep(std::time::Duration::from_millis(SETTLE_MS));
     tokio::pin!(settle);
-    let mut settled = false;
+    // A node without edges has nobody to wait for.
+    let mut settled = driver.is_alone();
+    if settled {
+        driver.apply(Command::Settle);
+        driver.commit(clock.now());
+    }
     loop {
         tokio::select! {
             () = stop.cancelled() => return,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes, BytesMut};
 use glocal_core::deny::{Deny, Escaped};
 use glocal_core::identity::Principal;
-use glocal_core::limits::{SESSION_PING_MS, SESSION_PINGS_MAX};
+use glocal_core::limits::{BUNDLE_GRACE_SECONDS, SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
 use glocal_core::sched::Drops;
 use glocal_core::time::Time;
@@ -294,8 +294,9 @@ where
 
     fn next_look(&self, now: Time) -> Time {
         let probe = now.plus_millis(SESSION_PING_MS);
-        let Some(not_after) = self.machine.principal().not_after() else { return probe };
-        let left = not_after.0.saturating_sub(crate::trust::unix_now().0).max(0).unsigned_abs();
+        let dead = self.context.trust.bundle().head().expires.0.saturating_add(BUNDLE_GRACE_SECONDS);
+        let end = self.machine.principal().not_after().map_or(dead, |not_after| not_after.0.min(dead));
+        let left = end.saturating_sub(crate::trust::unix_now().0).max(0).unsigned_abs();
         probe.min(now.plus_millis(left.saturating_mul(1000).saturating_add(1000)))
     }
 

@@ -88,7 +88,7 @@ control! {
     Unsubscribe = 0x05;
     /// An operation was refused; the session stays open.
     Denied = 0x06;
-    /// A publish is in the memory of every target.
+    /// A publish was accepted here, and copies are on their way to its targets.
     Ack = 0x07;
     /// A request matched nobody in the mesh.
     NoResponders = 0x08;

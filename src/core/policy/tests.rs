@@ -74,6 +74,8 @@ fn a_superuser_reaches_every_tenant_but_writes_no_advisory() {
     assert_eq!(write(&policy, &root, "T.beta.live.x"), Ok(("beta".into(), Rule::Superuser)));
     assert_eq!(read(&policy, &root, "T.acme.>"), Ok((Some("acme".into()), Rule::Superuser)));
     assert_eq!(read(&policy, &root, "T.*.>"), Ok((None, Rule::Superuser)));
+    assert_eq!(read(&policy, &root, "svc"), Ok((Some("cresco-system".into()), Rule::Own)), "at home it is no observer");
+    assert_eq!(write(&policy, &root, "svc"), Ok(("cresco-system".into(), Rule::Own)));
     assert_eq!(write(&policy, &root, "T.nobody.live.x"), Err(Deny::UnknownTenant));
     assert_eq!(write(&policy, &root, "T.acme.ctrl.advisory.x"), Err(Deny::CrossTenant));
     assert!(Rule::Superuser.is_observer());

@@ -14,6 +14,8 @@ use crate::edge_status::Failure;
 
 /// Bytes taken from the lanes at once: little may lie below the scheduler (DESIGN section 7).
 const FILL_BYTES: usize = 64 * 1024;
+/// How long the peer may leave a write unread.
+const UNREAD: Duration = Duration::from_secs(10);
 /// How often idle lanes are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
 
@@ -41,8 +43,11 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
         };
         for mut write in writes {
             let Some(stream) = streams.get_mut(write.stream) else { continue };
-            if let Err(error) = stream.write_all_chunks(&mut write.parts).await {
-                return Ended::new(Failure::Closed, error);
+            // A peer reads every stream without ever waiting for a consumer; one that does not is no peer.
+            match tokio::time::timeout(UNREAD, stream.write_all_chunks(&mut write.parts)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Ended::new(Failure::Closed, error),
+                Err(_) => return Ended::new(Failure::Silent, "the peer does not read what it is sent"),
             }
         }
     }

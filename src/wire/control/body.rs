@@ -178,12 +178,12 @@ impl Denied {
     }
 }
 
-/// A publish on a reliable class is in the memory of every target.
+/// A publish on a reliable class was accepted here, and copies are on their way to its targets.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Ack {
     /// The publish's sequence number.
     pub seq: u64,
-    /// How many target brokers were chosen.
+    /// How many sessions here and brokers elsewhere were chosen; observers are not counted.
     pub targets: u32,
 }
 
