@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Every kind of client publishes, every kind subscribes, over none, one and two bridges, in the own and in a foreign tenant.
 
-The own tenant's subscribers must get each message once, the foreign tenant's none. The mesh runs already; its directory says
-where its nodes are and which agents have certificates. Prints a table of cells and, last, the totals; the exit code is the
-number of cells that failed.
+The own tenant's subscribers must get each message once, the foreign tenant's none. Then every kind asks and every kind
+answers, and a foreign tenant's request finds nobody. The mesh runs already; its directory says where its nodes are and which
+agents have certificates. Prints tables of cells and, last, the totals; the exit code is the number of cells that failed.
 
 Nothing sleeps to be sure that nothing comes. A subscriber of the foreign tenant is done when a marker of its own tenant has
 come, sent the same way after the own tenant's subscribers had everything; then it still looks for more for a moment.
@@ -34,7 +34,7 @@ MARKER = "end"
 SETTLE_MS = 200
 # Seconds that all clients may take to start, and all messages to arrive.
 START_S, ARRIVE_S = 60, 30
-PUBLISHERS_AT_ONCE = 4
+CLIENTS_AT_ONCE = 4
 
 
 class Mesh:
@@ -104,6 +104,18 @@ class Process:
         except queue.Empty:
             return None
 
+    def native_ready(self, deadline):
+        """Whether the command line client says that the broker has confirmed."""
+        while "subscribed" not in self.errors:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def library_ready(self, deadline):
+        line = self.line(deadline)
+        return line is not None and "ready" in json.loads(line)
+
     def end(self):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -119,12 +131,7 @@ class NativeSubscriber(Process):
         super().__init__(mesh.glocal(tenant, node, "sub", subject, "--raw"))
         self.expect = expect
 
-    def ready(self, deadline):
-        while "subscribed" not in self.errors:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
-        return True
+    ready = Process.native_ready
 
     def received(self, deadline):
         payloads = []
@@ -152,9 +159,7 @@ class LibrarySubscriber(Process):
         )
         self.expect = expect
 
-    def ready(self, deadline):
-        line = self.line(deadline)
-        return line is not None and json.loads(line).get("ready") == "sub"
+    ready = Process.library_ready
 
     def received(self, deadline):
         line = self.line(deadline)
@@ -224,7 +229,7 @@ def run(mesh, count, troubles):
         if not found.ready(deadline):
             troubles.append(f"{kind} of {tenant} does not subscribe ({DISTANCES[number][0]}): {found.errors[-3:]}")
     everywhere = [(tenant, node) for _, node in DISTANCES for tenant in (OWN, FOREIGN)]
-    with concurrent.futures.ThreadPoolExecutor(PUBLISHERS_AT_ONCE) as pool:
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS_AT_ONCE) as pool:
         for (tenant, node), known in zip(everywhere, pool.map(lambda t: await_interest(mesh, *t, deadline), everywhere)):
             if not known:
                 troubles.append(f"the interest of {tenant} at {node} did not become known at {PUBLISHERS}")
@@ -255,6 +260,61 @@ def run(mesh, count, troubles):
     return results
 
 
+def responder(mesh, kind, node, subject):
+    """Answers `KIND:` and the request. Returns the process, and what says whether it is ready."""
+    if kind == "native":
+        process = Process(mesh.glocal(OWN, node, "reply", subject, "--quiet", "--command", "printf native:; cat"))
+        return process, process.native_ready
+    role = ("--role", "reply", "--subject", subject, "--id", kind, "--timeout-ms", (START_S + ARRIVE_S) * 1000)
+    process = Process(mesh.library(kind, OWN, node, *role, "--watchdog", START_S + 2 * ARRIVE_S))
+    return process, process.library_ready
+
+
+def ask(mesh, kind, tenant, subject):
+    """The answers that came, and what was said of errors."""
+    if kind == "native":
+        command = mesh.glocal(tenant, PUBLISHERS, "request", subject, "native-0", "--raw", "--timeout", 5)
+    else:
+        role = ("--role", "request", "--subject", subject, "--id", kind, "--timeout-ms", 5000)
+        command = mesh.library(kind, tenant, PUBLISHERS, *role)
+    process = Process(command)
+    lines = list(iter(lambda: process.line(time.monotonic() + ARRIVE_S), None))
+    process.end()
+    if kind == "native":
+        return lines, " ".join(process.errors)
+    told = json.loads(lines[-1]) if lines else {}
+    return told.get("replies", []), " ".join([*told.get("errors", []), str(told.get("error")), *process.errors])
+
+
+def requests(mesh, troubles):
+    """The cells of requests, by who asks, who answers (nobody, for a foreign tenant) and distance."""
+    deadline = time.monotonic() + START_S
+    places = [(kind, number) for number in range(len(DISTANCES)) for kind in KINDS]
+    started = [responder(mesh, kind, DISTANCES[number][1], f"service.{number}.{kind}") for kind, number in places]
+    for (kind, number), (process, ready) in zip(places, started):
+        if not ready(deadline):
+            troubles.append(f"{kind} does not answer ({DISTANCES[number][0]}): {process.errors[-3:]}")
+    for _, node in DISTANCES:
+        if not await_interest(mesh, OWN, node, deadline):
+            troubles.append(f"the interest of {OWN} at {node} did not become known at {PUBLISHERS}")
+
+    def cell(asking, answering, number):
+        tenant = OWN if answering else FOREIGN
+        replies, errors = ask(mesh, asking, tenant, f"service.{number}.{answering or 'native'}")
+        if answering:
+            right = replies == [f"{answering}:{asking}-0"]
+        else:
+            said = "nobody answers" if asking == "native" else "NoResponders"
+            right = not replies and said in errors
+        if not right:
+            troubles.append(f"{asking} of {tenant} asks {answering} ({DISTANCES[number][0]}): {replies}, {errors[-300:]}")
+        return right
+
+    keys = [(a, b, number) for a in KINDS for b in (*KINDS, None) for number in range(len(DISTANCES))]
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS_AT_ONCE) as pool:
+        return dict(zip(keys, pool.map(lambda key: cell(*key), keys)))
+
+
 def judge(results, count):
     """The cells by publisher, subscriber and distance: what the own and the foreign subscriber got, and whether that is right."""
     cells = {}
@@ -268,8 +328,8 @@ def judge(results, count):
 
 def table(cells, count):
     print(f"messages of {OWN} that came, of {count} sent: to subscribers of {OWN} (own) and of {FOREIGN} (foreign)\n")
-    print(f"{'publisher':<12}{'subscriber':<14}" + "".join(f"{name:<18}" for name, _ in DISTANCES))
-    print(" " * 26 + "".join(f"{'own':<8}{'foreign':<10}" for _ in DISTANCES))
+    print(f"{'publisher':<12}{'subscriber':<14}" + "".join(f"{name:<18}" for name, _ in DISTANCES).rstrip())
+    print(" " * 26 + "".join(f"{'own':<8}{'foreign':<10}" for _ in DISTANCES).rstrip())
     for publisher in KINDS:
         for kind in KINDS:
             line = f"{publisher:<12}{kind:<14}"
@@ -277,6 +337,18 @@ def table(cells, count):
                 for tenant, width in ((OWN, 8), (FOREIGN, 10)):
                     came, right = cells[publisher, kind, number, tenant]
                     line += f"{came if right else f'{came} FAIL':<{width}}"
+            print(line.rstrip())
+
+
+def request_table(cells):
+    print(f"\nrequests of {OWN} that its responders there answered, and of {FOREIGN} that found nobody\n")
+    print(f"{'asks':<12}{'answers':<14}" + "".join(f"{name:<18}" for name, _ in DISTANCES).rstrip())
+    for asking in KINDS:
+        for answering in (*KINDS, None):
+            line = f"{asking:<12}{answering or 'nobody':<14}"
+            for number in range(len(DISTANCES)):
+                right = cells[asking, answering, number]
+                line += f"{'FAIL' if not right else 'answered' if answering else 'nobody':<18}"
             print(line.rstrip())
 
 
@@ -288,19 +360,22 @@ def main():
     options = parser.parse_args()
     troubles = []
     began = time.monotonic()
+    mesh = Mesh(options.mesh, options.binary)
     try:
-        results = run(Mesh(options.mesh, options.binary), options.count, troubles)
+        cells = judge(run(mesh, options.count, troubles), options.count)
+        request_cells = requests(mesh, troubles)
     finally:
         for process in Process.running:
             process.end()
-    cells = judge(results, options.count)
     table(cells, options.count)
+    request_table(request_cells)
     print()
     for trouble in troubles:
         print(f"note: {trouble}")
-    failed = sum(not right for _, right in cells.values())
-    print(f"{len(cells)} cells in {time.monotonic() - began:.1f} s")
-    print(f"{len(cells) - failed} passed, {failed} failed")
+    verdicts = [right for _, right in cells.values()] + list(request_cells.values())
+    failed = verdicts.count(False)
+    print(f"{len(verdicts)} cells in {time.monotonic() - began:.1f} s")
+    print(f"{len(verdicts) - failed} passed, {failed} failed")
     return min(failed, 100)
 
 
