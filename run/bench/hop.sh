@@ -80,6 +80,12 @@ ANNA=tenantA/anna@region-b
 
 hop latency --requester "$ALICE=$AT_A" --near "$ALICE=$AT_A" --far "$ALICE=$AT_GLOBAL"
 hop stream --publisher "$ALICE=$AT_A" --subscriber "$ANNA=$AT_B"
+# Counters that were not read would be zero as well: what passed through each broker has to be in them.
+for seen in "$A glocal_relayed_out_total" "$GLOBAL glocal_relayed_in_total" "$B glocal_delivered_total"; do
+    read -r node name <<<"$seen"
+    counted=$(metric "$node" "$name" tenant=tenantA class=live)
+    [ "$counted" -ge 100000 ] || die "$node counts $counted as $name, which cannot be"
+done
 for node in $GLOBAL $A $B; do goal "stream.dropped_by_$node" "$(metric "$node" glocal_dropped_total)" 0; done
 if $PAIR; then
     say "on one node:"
