@@ -29,6 +29,8 @@ const SUBJECT: &[u8] = b"bench.subject.one";
 const CONNECT: &[u8] = b"CONNECT {\"verbose\":false,\"pedantic\":false,\"echo\":true,\"headers\":true,\"protocol\":1}\r\n";
 /// Bytes the publisher may be ahead of the subscriber.
 const WINDOW_BYTES: u64 = 4 * 1024 * 1024;
+/// Messages the publisher may be ahead of the subscriber.
+const WINDOW_MESSAGES: u64 = 20_000;
 /// Bytes of one write and of one read.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Silence after which the run is given up.
@@ -112,7 +114,7 @@ fn publish(publisher: &mut Stream, options: &Options, received: &AtomicU64, fail
     let mut one = BytesMut::new();
     encode_pub_into(&mut one, SUBJECT, b"", &payload).map_err(|e| anyhow!("{e}"))?;
     let per_write = (BUFFER_BYTES / one.len()).max(1) as u64;
-    let window = (WINDOW_BYTES / one.len() as u64).max(per_write);
+    let window = (WINDOW_BYTES / one.len() as u64).clamp(per_write, WINDOW_MESSAGES.max(per_write));
     let batch: Vec<u8> = one.repeat(usize::try_from(per_write)?);
     let mut sent = 0;
     let mut moved = Instant::now();
