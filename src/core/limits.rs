@@ -53,6 +53,8 @@ pub const TARGETS_MAX: usize = 1024;
 pub const DELIVERY_SUBS_MAX: usize = 4_096;
 /// Payloads of at least this many bytes are shared by all targets instead of copied into each one's chunk, in bytes.
 pub const SHARED_PAYLOAD_BYTES_MIN: usize = 4 * 1024;
+/// Bytes of small frames that are queued as one run: little enough to be dropped together.
+pub const RUN_BYTES_MAX: usize = 4 * 1024;
 /// Interest records that may wait for room in one tenant's lane of one edge before they are replaced by a full list.
 pub const INTEREST_PENDING_MAX: usize = 1_000_000;
 /// Most brokers a message may pass before it is dropped: loops end even if routes are wrong.

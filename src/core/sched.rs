@@ -34,7 +34,7 @@ pub trait Lanes {
     fn is_empty(&self) -> bool;
 }
 
-/// One encoded frame in a lane.
+/// One encoded frame in a lane, or a short run of small ones that came together and live or go together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedFrame {
     /// The frame, or its first part.
@@ -47,13 +47,15 @@ pub struct QueuedFrame {
     pub ttl_ms: Option<u32>,
     /// Whether later frames of the lane depend on it (an announcement of a handle): it neither ages nor makes room.
     pub pinned: bool,
+    /// How many frames the run has.
+    pub frames: u32,
 }
 
 impl QueuedFrame {
     /// A frame in one piece.
     #[must_use]
     pub const fn new(bytes: Bytes) -> Self {
-        Self { bytes, tail: None, queued: Time(0), ttl_ms: None, pinned: false }
+        Self { bytes, tail: None, queued: Time(0), ttl_ms: None, pinned: false, frames: 1 }
     }
 
     /// The same frame, continued by a shared payload.
@@ -67,6 +69,13 @@ impl QueuedFrame {
     #[must_use]
     pub const fn with_ttl_ms(mut self, ttl_ms: Option<u32>) -> Self {
         self.ttl_ms = ttl_ms;
+        self
+    }
+
+    /// The same bytes, known to be `frames` frames.
+    #[must_use]
+    pub const fn with_frames(mut self, frames: u32) -> Self {
+        self.frames = frames;
         self
     }
 

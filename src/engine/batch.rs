@@ -9,7 +9,9 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
 use glocal_core::identity::Role;
-use glocal_core::limits::{BATCH_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN};
+use glocal_core::limits::{
+    BATCH_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN,
+};
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::port::{Delivery, Dialect, SessionPort, Sub};
 use glocal_core::routes::BrokerIndex;
@@ -64,6 +66,8 @@ struct Item<H> {
     ttl_ms: Option<u32>,
     tenant: Arc<Tenant>,
     handles: H,
+    /// Small frames in a row that are queued as one.
+    frames: u32,
 }
 
 #[derive(Debug)]
@@ -212,7 +216,8 @@ impl Batch {
                 let tenant = Arc::clone(message.tenant);
                 counters.delivered.add(1);
                 self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
-                target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: () });
+                let item = Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: (), frames: 1 };
+                append(&mut target.items, item, |_, _| true);
             }
             _ => counters.dropped(DropReason::TooLarge, 1),
         }
@@ -254,7 +259,8 @@ impl Batch {
             let mut handles = Handles { brokers: SmallVec::new(), sender: Some(Arc::clone(message.sender)) };
             handles.brokers.push((message.sender.origin(), message.incarnation));
             handles.brokers.extend(targets.iter().map(|(broker, _)| (*broker, 0)));
-            target.items.push(Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles });
+            let item = Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles, frames: 1 };
+            append(&mut target.items, item, Handles::same);
         } else {
             message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }
@@ -278,7 +284,8 @@ impl Batch {
             let pushed = target.to.inbox().push_batch(|lanes| {
                 for item in items.take().into_iter().flatten() {
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
-                    target.to.lost.add(count(&tenant, class, lanes.push(class, frame, now)));
+                    let frames = frame.frames;
+                    target.to.lost.add(count(&tenant, class, lanes.push(class, frame, now), frames));
                 }
             });
             if pushed.is_none() {
@@ -294,11 +301,12 @@ impl Batch {
                 for mut item in items.take().into_iter().flatten() {
                     let handles = std::mem::take(&mut item.handles);
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
+                    let frames = frame.frames;
                     if link.edge().may_send(tenant.key()) {
                         let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers, now);
-                        count(&tenant, class, pushed);
+                        count(&tenant, class, pushed, frames);
                     } else {
-                        tenant.counters().class(class).dropped(DropReason::EdgeTenant, 1);
+                        tenant.counters().class(class).dropped(DropReason::EdgeTenant, u64::from(frames));
                     }
                 }
                 lanes.count_drops(shared.policy.tenants());
@@ -314,21 +322,42 @@ impl Batch {
 impl<H> Item<H> {
     fn into_frame(self, chunk: &mut Bytes) -> (Class, QueuedFrame, Arc<Tenant>) {
         let bytes = chunk.split_to(self.bytes.min(chunk.len()));
-        let frame = QueuedFrame { tail: self.tail, ..QueuedFrame::new(bytes) }.with_ttl_ms(self.ttl_ms);
-        (self.class, frame, self.tenant)
+        let frame = QueuedFrame { tail: self.tail, ..QueuedFrame::new(bytes) };
+        (self.class, frame.with_ttl_ms(self.ttl_ms).with_frames(self.frames), self.tenant)
     }
 
     fn gone(&self) {
-        self.tenant.counters().class(self.class).dropped(DropReason::Gone, 1);
+        self.tenant.counters().class(self.class).dropped(DropReason::Gone, u64::from(self.frames));
+    }
+}
+
+/// Notes a frame that was appended to a target's chunk; small ones in a row become one entry of the queue.
+fn append<H>(items: &mut Vec<Item<H>>, item: Item<H>, same: impl Fn(&H, &H) -> bool) {
+    let joins = |last: &&mut Item<H>| {
+        last.class == item.class
+            && last.bytes + item.bytes <= RUN_BYTES_MAX
+            && last.tail.is_none()
+            && item.tail.is_none()
+            && last.ttl_ms.is_none()
+            && item.ttl_ms.is_none()
+            && Arc::ptr_eq(&last.tenant, &item.tenant)
+            && same(&last.handles, &item.handles)
+    };
+    match items.last_mut().filter(joins) {
+        Some(last) => {
+            last.bytes += item.bytes;
+            last.frames += item.frames;
+        }
+        None => items.push(item),
     }
 }
 
 /// Counts what a push has lost, and returns how many messages that were.
-fn count(tenant: &Tenant, class: Class, pushed: Pushed) -> u64 {
+fn count(tenant: &Tenant, class: Class, pushed: Pushed, frames: u32) -> u64 {
     let counters = tenant.counters().class(class);
     let lost = match pushed {
         Pushed::Queued => return 0,
-        Pushed::DroppedNewest => 1,
+        Pushed::DroppedNewest => u64::from(frames),
         Pushed::DroppedOldest { frames, .. } => frames,
     };
     counters.dropped(DropReason::LaneFull, lost);

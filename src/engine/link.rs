@@ -57,6 +57,19 @@ pub struct Handles {
     pub sender: Option<Arc<Sender>>,
 }
 
+impl Handles {
+    /// Whether two frames use the same handles.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        let senders = match (&self.sender, &other.sender) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (None, None) => true,
+            _ => false,
+        };
+        senders && self.brokers == other.brokers
+    }
+}
+
 #[derive(Debug, Default)]
 struct Announced {
     brokers: HashMap<u32, u64>,

@@ -17,7 +17,7 @@ pub(super) struct Lost {
 
 impl Lost {
     fn add(&mut self, frame: &QueuedFrame) {
-        self.frames += 1;
+        self.frames += u64::from(frame.frames);
         self.bytes += frame.len() as u64;
     }
 }
