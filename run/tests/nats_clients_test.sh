@@ -38,7 +38,7 @@ if "$MESH_BIN" check "$CONFIG" -D "nats_port=$NATS_PORT" 2>&1 | grep -q 'nats_po
     say 'note: this broker does not serve NATS clients yet; the suites run against nats-server only'
 else
     OTHER=(
-        --other-url "tls://127.0.0.1:$NATS_PORT" --other-ca "$MESH_DIR/root/root.pem"
+        --other-url "tls://127.0.0.1:$NATS_PORT" --other-ca "${ALICE%/*}/root.pem"
         --other-cert "$ALICE.pem" --other-key "$ALICE.key" --other-denied T.tenantB.live.x
         --other-command "$MESH_BIN run -c $CONFIG -D nats_port=$NATS_PORT -D lame_duck_ms=300"
         --other-lame-duck-signal TERM --other-log "$MESH_DIR/broker.log" --other-settled

@@ -73,7 +73,7 @@ check 'a native subscriber gets what was published over WebSocket, each once and
 
 say '-- the page in Chromium'
 subscriber page $ALICE $NODE page.out || true
-checks as_alice env "NODE_EXTRA_CA_CERTS=$MESH_DIR/root/root.pem" node "$BROWSER/browser.js" --url "wss://127.0.0.1:$WS_PORT" \
+checks as_alice env "NODE_EXTRA_CA_CERTS=$ROOT" node "$BROWSER/browser.js" --url "wss://127.0.0.1:$WS_PORT" \
     --cert "$CERT.pem" --key "$CERT.key" --tenant tenantA --binary "$MESH_BIN" --page "$REPO/docs/examples/browser.html" \
     --port "$PAGE_PORT" --executable "$CHROMIUM" --directory "$MESH_DIR" --screenshot "$MESH_DIR/page.png"
 from_page() {
