@@ -3,6 +3,7 @@
 
 import argparse
 import base64
+import json
 import os
 import socket
 import ssl
@@ -238,6 +239,27 @@ def main():
         peer.line_with(b"MSG a 1 5\r\nhello\r\n")
 
     check("messages may be split anywhere", split)
+
+    def payload(beyond):
+        """One message that holds all: the subscription, the command, and a payload of the largest size or beyond it."""
+        peer = upgraded()
+        peer.frame(BINARY, connect)
+        peer.line_with(b"PONG\r\n")
+        size = largest() + beyond
+        peer.frame(BINARY, b"SUB a 1\r\nPUB a %d\r\n" % size + bytes(size) + b"\r\n")
+        if beyond:
+            peer.line_with(b"-ERR 'Maximum Payload Violation'\r\n")
+            peer.rest()
+        else:
+            peer.line_with(b"MSG a 1 %d\r\n" % size)
+
+    def largest():
+        peer = Peer(options, own)
+        peer.upgrade()
+        return json.loads(peer.line_with(b"\r\n").removeprefix(b"INFO "))["max_payload"]
+
+    check("one message may hold a largest payload and the commands around it", lambda: payload(0))
+    check("a payload beyond the largest is refused by the protocol, not cut off", lambda: payload(1))
 
     def ping():
         peer = protocol(BINARY)
