@@ -136,7 +136,8 @@ fn edge_row(edge: &Value) -> Vec<String> {
 fn tenant_rows(tenant: &Value) -> Vec<Vec<String>> {
     let head = |class: String, of: &dyn Fn(&str) -> String| {
         let drops = of("drops");
-        let dropped = if drops == "[]" || drops.is_empty() { of("dropped") } else { format!("{} {drops}", of("dropped")) };
+        let dropped =
+            if drops == "[]" || drops.is_empty() { of("dropped") } else { format!("{} {drops}", of("dropped")) };
         vec![
             text(tenant, "tenant"),
             class,

@@ -119,7 +119,8 @@ mod tests {
         reader.read_exact(&mut two[..1]).await.unwrap();
         assert_eq!(reader.ahead.capacity(), 0);
         let mut buf = ReadBuf::new(&mut two);
-        let waiting = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut reader).poll_read(cx, &mut buf).is_pending()));
+        let waiting =
+            std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut reader).poll_read(cx, &mut buf).is_pending()));
         assert!(waiting.await);
         assert_eq!(reader.ahead.capacity(), 0);
     }

@@ -16,7 +16,7 @@ use crate::oracle::{ClientView, Subscription, Violation};
 use crate::world::World;
 
 /// Clients connected at once.
-const CLIENTS_MAX: usize = 12;
+const CLIENTS_AT_ONCE: usize = 12;
 /// Words of names; few, so that much matches.
 const WORDS: [&str; 3] = ["a", "b", "c"];
 /// Queue groups.
@@ -68,7 +68,7 @@ impl World {
 
     /// A client comes.
     pub fn connect(&mut self) {
-        if self.clients.len() >= CLIENTS_MAX {
+        if self.clients.len() >= CLIENTS_AT_ONCE {
             return;
         }
         let node = self.random.below(self.brokers.len());

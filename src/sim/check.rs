@@ -15,7 +15,7 @@ use crate::oracle::{Subscription, Violation, ensure};
 use crate::world::World;
 
 /// Rounds after which a world that is left alone must have come to rest.
-const ROUNDS_MAX: usize = 4_000;
+const ROUNDS_TO_REST: usize = 4_000;
 /// Names asked of every table.
 const PROBES: [&str; 9] = ["a", "b", "a.a", "a.b", "b.a", "c.b", "a.b.c", "c.c.c", "b.b.a"];
 
@@ -43,7 +43,7 @@ impl World {
     /// # Errors
     /// When it never comes to rest, or a promise breaks on the way.
     pub fn drain(&mut self) -> Result<(), Violation> {
-        for _ in 0..ROUNDS_MAX {
+        for _ in 0..ROUNDS_TO_REST {
             self.pump(true)?;
             for broker in self.brokers.iter_mut().flatten() {
                 broker.driver.pump(self.now);
