@@ -26,7 +26,8 @@ mod cpu;
 use cpu::Cpu;
 
 const SUBJECT: &[u8] = b"bench.subject.one";
-const CONNECT: &[u8] = b"CONNECT {\"verbose\":false,\"pedantic\":false,\"echo\":true,\"headers\":true,\"protocol\":1}\r\n";
+const CONNECT: &[u8] =
+    b"CONNECT {\"verbose\":false,\"pedantic\":false,\"echo\":true,\"headers\":true,\"protocol\":1}\r\n";
 /// Bytes the publisher may be ahead of the subscriber.
 const WINDOW_BYTES: u64 = 4 * 1024 * 1024;
 /// Messages the publisher may be ahead of the subscriber.
