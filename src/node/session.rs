@@ -258,8 +258,9 @@ where
     }
 
     fn leave(&mut self, now: Time) {
-        self.leaving = Some(now.plus_millis(self.context.config.lame_duck_ms));
-        let grace = u32::try_from(self.context.config.lame_duck_ms).unwrap_or(u32::MAX);
+        let grace_ms = spread(self.context.config.lame_duck_ms, self.machine.id());
+        self.leaving = Some(now.plus_millis(grace_ms));
+        let grace = u32::try_from(grace_ms).unwrap_or(u32::MAX);
         let mut frame = BytesMut::new();
         self.machine.leaving(grace, &mut frame);
         self.reply(frame.freeze());
@@ -338,6 +339,14 @@ where
     }
 }
 
+/// When a session has to be gone: between half and all of the lame duck's time, so that the clients of a node that leaves
+/// do not all come to its neighbour at once.
+const fn spread(lame_duck_ms: u64, session: u64) -> u64 {
+    let half = lame_duck_ms / 2;
+    // A multiplier without a pattern in the low bits of consecutive numbers (Knuth's multiplicative hash).
+    half + (session.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) % (lame_duck_ms - half + 1)
+}
+
 /// Counts what a session's lanes have lost, under the session's own tenant.
 fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
     let tenant = context.shared.policy.tenants().by_id(port.principal().tenant().as_str());
@@ -354,4 +363,21 @@ pub(crate) fn rand_u64() -> u64 {
     // Without randomness the prefix is merely guessable; reply inboxes are guarded by policy, not by secrecy.
     let _ = aws_lc_rs::rand::fill(&mut bytes);
     u64::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn a_leaving_node_lets_its_clients_go_over_half_of_its_time() {
+        let times: Vec<u64> = (1..=1000).map(|session| spread(2000, session)).collect();
+        assert!(times.iter().all(|t| (1000..=2000).contains(t)));
+        for tenth in 0..10 {
+            let from = 1000 + tenth * 100;
+            let share = times.iter().filter(|t| (from..from + 100).contains(*t)).count();
+            assert!((50..150).contains(&share), "{share} of 1000 in one tenth");
+        }
+        assert_eq!(spread(0, 7), 0);
+    }
 }
