@@ -20,8 +20,9 @@ Runs, in this order, and stops at the first failure:
 
 --quick leaves out what needs the release build: release, mesh, demo and bench.
 
-Needs cargo with rustfmt and clippy, and a C compiler. With cargo-nextest it is faster. shellcheck is installed by
-apt-get when this runs as root on Debian; otherwise it says so.
+Needs cargo with rustfmt and clippy, and a C compiler. With cargo-nextest it is faster. The mesh tests with NATS clients
+need python3 with venv, Node.js 20 with npm, nats-server and chromium besides, and fetch the clients in pinned versions.
+shellcheck, nats-server and chromium are installed by apt-get when this runs as root on Debian; otherwise it says so.
 END
 }
 
