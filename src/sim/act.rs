@@ -148,7 +148,6 @@ impl World {
         let Some(view) = self.oracle.clients.get(&number) else { return };
         let (own, superuser) = (view.tenant, view.superuser);
         let mut sub = subscription(filter.clone(), Some(own));
-        sub.observer = superuser;
         sub.queue = self.random.chance(30).then(|| (*self.random.pick(&GROUPS).unwrap_or(&"g")).to_owned());
         let mut text = filter.clone();
         if superuser || self.random.chance(25) {
@@ -160,6 +159,8 @@ impl World {
             let id = sub.tenant.and_then(|t| self.plan.tenants.get(t)).map_or("*", |t| t.as_str());
             text = format!("T.{id}.{}.{filter}", class.map_or("*", Class::as_str));
         }
+        // At home a superuser is an agent like any other; elsewhere, and over all tenants, it observes.
+        sub.observer = superuser && sub.tenant != Some(own);
         self.subscribe_to(number, &text, sub);
     }
 

@@ -46,7 +46,7 @@ pub struct Subscription {
     pub max_asked: bool,
     /// Whether the client has ended it.
     pub ended: bool,
-    /// Whether it observes: a superuser's, which counts as nobody.
+    /// Whether it observes: a superuser's outside its own tenant, which counts as nobody.
     pub observer: bool,
     /// Deliveries so far.
     pub delivered: u64,
