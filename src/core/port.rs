@@ -180,6 +180,12 @@ impl Sub {
         self.delivered.load(Ordering::Relaxed) >= max
     }
 
+    /// Whether the maximum was reached: it takes nothing more, and must not be chosen for its group.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.delivered.load(Ordering::Relaxed) >= self.max.load(Ordering::Relaxed)
+    }
+
     /// Counts one delivery.
     #[must_use]
     pub fn deliver(&self) -> Delivery {

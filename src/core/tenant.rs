@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -26,6 +27,7 @@ pub struct Tenant {
     table: ArcSwap<Table>,
     counters: Counters,
     replies: ReplyRoutes,
+    sessions: AtomicU32,
 }
 
 impl Tenant {
@@ -38,6 +40,7 @@ impl Tenant {
             table: ArcSwap::from_pointee(Table::default()),
             counters: Counters::default(),
             replies: ReplyRoutes::default(),
+            sessions: AtomicU32::new(0),
         }
     }
 
@@ -74,6 +77,19 @@ impl Tenant {
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Counts one more session; `false` when the tenant has as many on this node as its section allows.
+    #[must_use]
+    pub fn enter(&self) -> bool {
+        let max = self.section.sessions_max;
+        let more = |sessions: u32| sessions.checked_add(1).filter(|more| max == 0 || *more <= max);
+        self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts one session less, which had entered.
+    pub fn leave(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Where replies to remote requesters go.
@@ -130,5 +146,22 @@ impl Tenants {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_as_many_sessions_as_its_section_allows() {
+        let mut section = Section::new(TenantId::parse("acme").unwrap(), [0; 16]);
+        let free = Tenant::new(TenantKey(0), Arc::new(section.clone()));
+        assert!((0..1000).all(|_| free.enter()), "zero is no limit");
+        section.sessions_max = 2;
+        let tenant = Tenant::new(TenantKey(0), Arc::new(section));
+        assert_eq!([tenant.enter(), tenant.enter(), tenant.enter()], [true, true, false]);
+        tenant.leave();
+        assert_eq!([tenant.enter(), tenant.enter()], [true, false]);
     }
 }

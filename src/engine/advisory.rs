@@ -17,6 +17,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::client::{Client, Effects, Identity, Outgoing};
+use crate::driver::Command;
 use crate::shared::Shared;
 
 /// What happened to a session.
@@ -78,19 +79,21 @@ impl Advisor {
         Self { shared, voices: Mutex::default() }
     }
 
-    /// Tells the tenant of `principal` what happened to one of its sessions. Nothing is made where nobody listens.
-    pub fn tell(&self, principal: &Principal, session: u64, event: &Event, now: Time) {
+    /// Tells the tenant of `principal` what happened to one of its sessions. Nothing is made where nobody listens. What
+    /// comes back is for the control half: subscriptions that have had their last delivery.
+    #[must_use]
+    pub fn tell(&self, principal: &Principal, session: u64, event: &Event, now: Time) -> Vec<Command> {
         let id = principal.tenant();
-        let Some(tenant) = self.shared.policy.tenants().by_id(id.as_str()) else { return };
+        let Some(tenant) = self.shared.policy.tenants().by_id(id.as_str()) else { return Vec::new() };
         let table = tenant.table();
         if table.filters() == 0 {
-            return;
+            return Vec::new();
         }
         drop(table);
         let voice = self.voice(tenant, now);
         let mut voice = voice.lock();
         let voice = &mut *voice;
-        let Some(left_out) = voice.limiter.allow(now) else { return };
+        let Some(left_out) = voice.limiter.allow(now) else { return Vec::new() };
         let name = name(principal, event);
         let payload = payload(&self.shared, principal, session, event, left_out).to_string();
         let outgoing = Outgoing { name: name.as_bytes(), payload: payload.as_bytes(), ..Outgoing::default() };
@@ -98,6 +101,7 @@ impl Advisor {
         let published = voice.client.publish(&voice.identity, &outgoing, now, &mut effects);
         debug_assert!(published.is_ok(), "the node may always advise its tenants: {published:?}");
         effects.batch.flush(&self.shared, now);
+        effects.commands
     }
 
     fn voice(&self, tenant: &Tenant, now: Time) -> Arc<Mutex<Voice>> {

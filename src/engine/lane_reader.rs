@@ -548,7 +548,7 @@ impl Lane {
         }
         for name in groups {
             let group = found.groups.iter().find(|g| g.name == *name);
-            match group.and_then(|g| choose_local(g, turn, |_| true)) {
+            match group.and_then(|g| choose_local(g, turn, |sub| !sub.is_over())) {
                 Some(sub) => {
                     responders |= batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message);
                 }

@@ -4,6 +4,7 @@
 //! cost several times what one more copy does.
 
 use bytes::{Bytes, BytesMut};
+use glocal_core::count::Drop as DropReason;
 use glocal_core::limits::{BRIDGE_STREAMS, LANE_IDLE_MS, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::Class;
 use glocal_core::tenant::TenantKey;
@@ -85,7 +86,11 @@ impl LaneWriter {
             let Some(slice) = lanes.next_slice(now, &mut self.parts) else { break };
             let tenants = shared.policy.tenants();
             let Some(tenant) = tenants.by_key(slice.tenant).filter(|t| link.edge().may_send(t.key())) else {
-                let id = tenants.by_key(slice.tenant).map(|t| t.id().to_string());
+                let id = tenants.by_key(slice.tenant).map(|t| {
+                    // The slice in hand goes with the rest.
+                    t.counters().class(slice.class).dropped(DropReason::EdgeTenant, 1);
+                    t.id().to_string()
+                });
                 lanes.purge(slice.tenant, tenants);
                 self.finish_part(writes.last_mut());
                 writes.extend(id.and_then(|id| self.reset_tenant(slice.tenant, &id)));

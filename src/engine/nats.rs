@@ -358,6 +358,7 @@ impl Machine for NatsSession {
             Farewell::Deny(Deny::ShuttingDown) => return,
             Farewell::Deny(Deny::CertExpired | Deny::BundleExpired) => Refusal::AuthenticationExpired,
             Farewell::Deny(Deny::CertRevoked) => Refusal::AuthenticationRevoked,
+            Farewell::Deny(Deny::Limit) => Refusal::TooManyTenantConnections,
             Farewell::Deny(_) => Refusal::AuthorizationViolation,
         };
         refusal.encode_into(out);

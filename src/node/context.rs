@@ -108,6 +108,9 @@ pub struct ControlHandle(pub mpsc::Sender<Request>);
 impl ControlHandle {
     /// Applies commands and waits until they took effect. Empty once the node is ending.
     pub async fn apply(&self, commands: Vec<Command>) -> Vec<Outcome> {
+        if commands.is_empty() {
+            return Vec::new();
+        }
         let (done, outcomes) = oneshot::channel();
         if self.0.send(Request::Apply(commands, Some(done))).await.is_err() {
             return Vec::new();

@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
-use glocal_core::deny::{Deny, Escaped};
+use glocal_core::deny::{Access, Deny, Escaped};
 use glocal_core::identity::Principal;
 use glocal_core::limits::{BUNDLE_GRACE_SECONDS, SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
 use glocal_core::sched::Drops;
+use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_engine::advisory::Event as Advisory;
 use glocal_engine::client::Effects;
@@ -81,7 +82,7 @@ pub(crate) async fn run<S, M>(
     let principal = Arc::clone(machine.principal());
     let id = machine.id();
     context.counters.sessions_opened.add(1);
-    let presence = Presence::new(&context, id);
+    let presence = Presence::new(&context, id, &principal);
     tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), role = %principal.role(),
         "mTLS identity bound from certificate: {principal}");
     let mut session = Session {
@@ -99,7 +100,13 @@ pub(crate) async fn run<S, M>(
     let mut greeting = BytesMut::new();
     session.machine.greet(&mut greeting);
     session.pump.write(greeting.freeze());
-    let end = session.serve(began).await;
+    let end = match presence {
+        Ok(_) => session.serve(began).await,
+        Err(reason) => {
+            context.counters.connections_refused.add(1);
+            End::Ours(reason)
+        }
+    };
     session.close(&end).await;
     drop(presence);
     let why = end.to_string();
@@ -111,18 +118,26 @@ pub(crate) async fn run<S, M>(
 struct Presence {
     context: Context,
     session: u64,
+    tenant: Arc<Tenant>,
 }
 
 impl Presence {
-    fn new(context: &Context, session: u64) -> Self {
+    /// Refused where the tenant has as many sessions here as its section allows.
+    fn new(context: &Context, session: u64, principal: &Principal) -> Result<Self, Deny> {
+        let tenant = context.shared.policy.tenants().by_id(principal.tenant().as_str()).ok_or(Deny::UnknownTenant)?;
+        if !tenant.enter() {
+            tenant.counters().deny(Access::Read, Deny::Limit);
+            return Err(Deny::Limit);
+        }
         context.counters.sessions.add();
-        Self { context: context.clone(), session }
+        Ok(Self { context: context.clone(), session, tenant: Arc::clone(tenant) })
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
         self.context.counters.sessions.subtract();
+        self.tenant.leave();
         if std::thread::panicking() {
             let (control, session) = (self.context.control.clone(), self.session);
             tracing::error!(session, "a session has failed");
@@ -222,7 +237,8 @@ where
             tracing::warn!("{line}");
         }
         for event in self.effects.events.drain(..) {
-            self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
+            let told = self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
+            self.effects.commands.extend(told);
         }
         for line in self.effects.allowances.drain(..) {
             tracing::info!("{line}");
@@ -246,7 +262,8 @@ where
             Some(_) => return,
         };
         self.told = Some(lost);
-        self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
+        let told = self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
+        self.effects.commands.extend(told);
     }
 
     fn reply(&mut self, frame: Bytes) {
@@ -327,7 +344,8 @@ where
             self.count_gone(port);
             let event = Advisory::Disconnect { reason: end.to_string() };
             let now = self.context.clock.now();
-            self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
+            let told = self.context.advisor.tell(self.machine.principal(), self.machine.id(), &event, now);
+            self.context.control.apply(told).await;
         }
     }
 

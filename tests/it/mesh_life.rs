@@ -10,7 +10,7 @@ use glocal_fabric::testing::{Forge, Oddity};
 use glocal_node::edge_status::Failure;
 use glocal_wire::control::Control;
 
-use crate::support::fabric::{Credential, Fabric};
+use crate::support::fabric::{Credential, Fabric, Shape};
 use crate::support::node::{GLOBAL, Local, Process, REGION_A, REGION_B, ask, http};
 use crate::support::peer::{BRIDGE, NATIVE, Peer, tls_of};
 use crate::support::{eventually, eventually_blocking, soon};
@@ -343,4 +343,22 @@ async fn a_broker_in_its_grace_takes_nobody_and_frees_its_ports() {
     assert_eq!(again.at().native_tcp, at.native_tcp);
     let client = fabric.client(again.at(), "alice").await;
     client.flush().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_has_as_many_sessions_on_a_broker_as_its_section_allows() {
+    let fabric = Fabric::shaped(&Shape { sessions_max: 2, ..Shape::default() });
+    let node = Local::start(&fabric, REGION_A).await;
+    let alice = fabric.client(node.at(), "alice").await;
+    let andy = fabric.client(node.at(), "andy").await;
+    let refused = fabric.try_client(node.at(), Scheme::Tls, Some(&fabric.agent("alice"))).await;
+    assert!(refused.unwrap_err().to_string().contains("limit reached"));
+    let over_quic = fabric.try_client(node.at(), Scheme::Quic, Some(&fabric.agent("alice"))).await;
+    assert!(over_quic.is_err(), "whatever carries it");
+    let bob = fabric.client(node.at(), "bob").await;
+    bob.flush().await.unwrap();
+    alice.flush().await.unwrap();
+    andy.close().await;
+    eventually("andy's place", || (node.0.context().counters.sessions.value() == 2).then_some(())).await;
+    fabric.client(node.at(), "andy").await.flush().await.unwrap();
 }

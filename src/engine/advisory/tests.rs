@@ -20,9 +20,9 @@ fn a_tenant_hears_of_its_own_sessions_and_of_no_others() {
     let bob = principal("tenantB", "bob", Role::Tenant);
     let carol = principal("tenantA", "carol", Role::Tenant);
     let denied = Event::Denied { access: "write", subject: "T.tenantB.live.x".to_owned(), code: "cross-tenant" };
-    advisor.tell(&carol, 7, &Event::Connect, NOW);
-    advisor.tell(&bob, 8, &Event::Disconnect { reason: "closed".to_owned() }, NOW);
-    advisor.tell(&carol, 7, &denied, NOW);
+    let _ = advisor.tell(&carol, 7, &Event::Connect, NOW);
+    let _ = advisor.tell(&bob, 8, &Event::Disconnect { reason: "closed".to_owned() }, NOW);
+    let _ = advisor.tell(&carol, 7, &denied, NOW);
     let heard = messages(&a.read());
     assert_eq!(
         events(&heard),
@@ -40,10 +40,22 @@ fn advisories_are_limited_per_tenant_and_say_what_was_left_out() {
     a.say(&mut node, subscribe(1, "T.tenantA.ctrl.advisory.>"));
     let carol = principal("tenantA", "carol", Role::Tenant);
     for session in 0..u64::from(ADVISORIES_PER_SECOND) + 50 {
-        advisor.tell(&carol, session, &Event::Connect, NOW);
+        let _ = advisor.tell(&carol, session, &Event::Connect, NOW);
     }
     assert_eq!(messages(&a.read()).len(), ADVISORIES_PER_SECOND as usize);
-    advisor.tell(&carol, 999, &Event::Connect, NOW.plus_millis(2_000));
+    let _ = advisor.tell(&carol, 999, &Event::Connect, NOW.plus_millis(2_000));
     let heard = messages(&a.read());
     assert!(heard.len() == 1 && heard[0].contains("\"left_out\":50"), "{heard:?}");
+}
+
+#[test]
+fn a_subscription_that_an_advisory_fulfils_ends() {
+    let mut node = Node::new(1);
+    let advisor = Advisor::new(Arc::clone(&node.shared));
+    let mut a = node.client("tenantA", "alice");
+    a.say(&mut node, subscribe(1, "T.tenantA.ctrl.advisory.>"));
+    a.say(&mut node, glocal_wire::control::Unsubscribe { sid: 1, max: Some(1) }.into());
+    let carol = principal("tenantA", "carol", Role::Tenant);
+    let told = advisor.tell(&carol, 1, &Event::Connect, NOW);
+    assert!(matches!(&told[..], [Command::Unsubscribe { sid: 1, max: None, .. }]), "{told:?}");
 }

@@ -144,7 +144,7 @@ pub(crate) fn publish(
     batch: &mut Batch,
 ) -> Reached {
     let found = &route.found;
-    let takes = |sub: &Sub| own.echo() || sub.port().id() != own.id();
+    let takes = |sub: &Sub| !sub.is_over() && (own.echo() || sub.port().id() != own.id());
     let mut reached = Reached::default();
     batch.begin();
     for target in &found.ports {

@@ -222,7 +222,7 @@ fn advisories_are_read_under_their_alias() {
     let mut a = Nats::quiet(&mut node, "tenantA", "alice");
     a.say(&mut node, "SUB $ADV.> 1\r\n");
     let carol = principal("tenantA", "carol", Role::Tenant);
-    advisor.tell(&carol, 1, &crate::advisory::Event::Connect, NOW);
+    let _ = advisor.tell(&carol, 1, &crate::advisory::Event::Connect, NOW);
     assert!(a.read().starts_with("MSG $ADV.connect.region-a.carol 1 "));
     assert!(
         a.say(&mut node, "PUB T.tenantA.ctrl.advisory.connect 0\r\n\r\n")

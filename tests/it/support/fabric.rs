@@ -35,13 +35,15 @@ pub(crate) struct Shape {
     pub(crate) edge_tenants: [&'static str; 2],
     /// Whether tenantA has owner-only replies.
     pub(crate) owner_only: bool,
+    /// Most sessions of tenantA on one broker; zero for no limit.
+    pub(crate) sessions_max: u32,
     /// Lines after everything.
     pub(crate) more: &'static str,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { edge_tenants: ["\"*\"", "\"*\""], owner_only: false, more: "" }
+        Self { edge_tenants: ["\"*\"", "\"*\""], owner_only: false, sessions_max: 0, more: "" }
     }
 }
 
@@ -277,6 +279,7 @@ fn plan(shape: &Shape) -> String {
     }
     let regions = "regions = [\"region-a\", \"region-b\"]";
     let _ = write!(text, "\n[[tenant]]\nid = \"tenantA\"\n{regions}\nowner_only_replies = {}\n", shape.owner_only);
+    let _ = writeln!(text, "sessions_max = {}", shape.sessions_max);
     let _ = write!(text, "\n[[tenant]]\nid = \"tenantB\"\n{regions}\n");
     text.push_str("\n[[tenant]]\nid = \"cresco-system\"\nregions = [\"global\", \"region-a\"]\n");
     text.push_str("\n[[tenant]]\nid = \"guests\"\nregions = []\n");
