@@ -128,7 +128,17 @@ fn run(steps: &[Step]) -> Result<(), String> {
 /// A script that keeps each command's output and status in files of their own; its background jobs end with it.
 fn script_of(steps: &[Step], results: &Path) -> String {
     let results = results.display();
-    let mut script = String::from("trap 'jobs -p | xargs -r kill 2>/dev/null' EXIT\n");
+    // A document that fails half-way leaves no broker of its mesh behind either.
+    let mut script = String::from(
+        "place=$PWD\n\
+         end() {\n\
+         jobs -p | xargs -r kill 2>/dev/null\n\
+         for pids in \"$place\"/*/run/*.pid; do\n\
+         [ -f \"$pids\" ] && \"$place/run/mesh-down.sh\" --dir \"${pids%/run/*}\" >/dev/null 2>&1\n\
+         done\n\
+         }\n\
+         trap end EXIT\n",
+    );
     for (index, step) in steps.iter().enumerate() {
         // Writing to a string cannot fail.
         let _ = write!(
