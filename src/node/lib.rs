@@ -14,6 +14,7 @@ mod listener;
 mod metrics;
 pub mod node;
 mod ops;
+mod random;
 mod read_ahead;
 mod session;
 pub mod start;

@@ -22,7 +22,7 @@ use crate::trust::tls::{ALPN_NATIVE, require_alpn};
 use crate::trust::unix_now;
 
 pub(crate) mod nats;
-pub(crate) mod nats_ws;
+mod nats_ws;
 
 /// Pause after the system refused a connection, for instance for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

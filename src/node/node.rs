@@ -17,6 +17,7 @@ use crate::bridge;
 use crate::context::{Context, ControlHandle, NodeCounters};
 use crate::control_task;
 use crate::edge_status::EdgeStatuses;
+use crate::listener::nats::Carrier;
 use crate::listener::{self, Admission};
 use crate::ops;
 use crate::start::{Listening, Prepared, StartError};
@@ -183,14 +184,10 @@ fn serve_nats(
         let address = listener.local_addr().unwrap_or(context.config.native_tcp);
         glocal_engine::nats::Listening { host: address.ip().to_string(), port: address.port() }
     };
-    if let Some(listener) = tcp {
-        let told = told(&listener);
-        let serve = listener::nats::serve(context.clone(), listener, Arc::clone(&tls), told, admission.clone());
-        context.tasks.spawn(serve);
-    }
-    if let Some(listener) = websocket {
-        let told = told(&listener);
-        context.tasks.spawn(listener::nats_ws::serve(context.clone(), listener, tls, told, admission.clone()));
+    for (listener, carrier) in [(tcp, Carrier::Tcp), (websocket, Carrier::WebSocket)] {
+        let Some(listener) = listener else { continue };
+        let (told, tls) = (told(&listener), Arc::clone(&tls));
+        context.tasks.spawn(listener::nats::serve(context.clone(), listener, carrier, tls, told, admission.clone()));
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ use glocal_engine::session::{NativeSession, take_replies};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::context::Context;
+use crate::random::rand_u64;
 use crate::trust::PeerChain;
 
 mod pump;
@@ -373,14 +374,6 @@ fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
             tenant.counters().class(record.class).dropped(record.reason, record.frames);
         }
     }
-}
-
-/// 64 bits nobody can guess.
-pub(crate) fn rand_u64() -> u64 {
-    let mut bytes = [0; 8];
-    // Without randomness the prefix is merely guessable; reply inboxes are guarded by policy, not by secrecy.
-    let _ = aws_lc_rs::rand::fill(&mut bytes);
-    u64::from_le_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::{Candidate, Ended, note, run};
 use crate::config::HostPort;
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure};
+use crate::random::rand_u64;
 use crate::trust::PeerChain;
 use crate::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
 use crate::trust::{Side, Usage, deny_of_quic, unix_now};
@@ -44,10 +45,7 @@ pub(crate) async fn keep_dialled(context: Context, endpoint: quinn::Endpoint, ed
 
 /// Between half and all of `pause_ms`, so that brokers that lost the same peer do not come back in step.
 fn jittered(pause_ms: u64) -> u64 {
-    let mut bytes = [0; 8];
-    // Without randomness the pause is merely regular.
-    let _ = aws_lc_rs::rand::fill(&mut bytes);
-    pause_ms / 2 + u64::from_le_bytes(bytes) % (pause_ms / 2 + 1)
+    pause_ms / 2 + rand_u64() % (pause_ms / 2 + 1)
 }
 
 /// Tries the addresses in turn and runs the first bridge that comes up until it ends.

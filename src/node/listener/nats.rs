@@ -15,18 +15,29 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{Admission, Admitted, accept, failed, refused, tls_handshake};
+use super::{Admission, Admitted, accept, failed, nats_ws, refused, tls_handshake};
 use crate::context::Context;
-use crate::session::{self, rand_u64};
+use crate::random::rand_u64;
+use crate::session;
 use crate::trust::unix_now;
 
 /// The first byte of a TLS connection: a handshake record (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Accepts NATS clients until the node leaves.
+/// What carries the NATS protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// TLS over TCP, in either order of the handshake.
+    Tcp,
+    /// WebSocket over TLS.
+    WebSocket,
+}
+
+/// Accepts NATS clients over one carrier until the node leaves.
 pub(crate) async fn serve(
     context: Context,
     listener: TcpListener,
+    carrier: Carrier,
     tls: Arc<rustls::ServerConfig>,
     listening: Listening,
     admission: Admission,
@@ -34,7 +45,15 @@ pub(crate) async fn serve(
     let acceptor = TlsAcceptor::from(tls);
     let listening = Arc::new(listening);
     accept(context, listener, admission, |context, stream, remote, admitted| {
-        handshake(context, acceptor.clone(), Arc::clone(&listening), stream, remote, admitted)
+        let (acceptor, listening) = (acceptor.clone(), Arc::clone(&listening));
+        async move {
+            match carrier {
+                Carrier::Tcp => handshake(context, acceptor, listening, stream, remote, admitted).await,
+                Carrier::WebSocket => {
+                    nats_ws::handshake(context, acceptor, listening, stream, remote, admitted).await;
+                }
+            }
+        }
     })
     .await;
 }

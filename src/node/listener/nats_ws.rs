@@ -16,7 +16,7 @@ use glocal_core::deny::Escaped;
 use glocal_core::limits::{NATS_TLS_MS_MAX, WEBSOCKET_BUFFER_BYTES_MAX, WEBSOCKET_FRAME_BYTES_MAX};
 use glocal_engine::nats::{Listening, NatsSession, info};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
@@ -24,28 +24,14 @@ use tokio_tungstenite::tungstenite::http::StatusCode;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::{Admission, Admitted, accept, failed, refused, tls_handshake};
+use super::{Admitted, failed, refused, tls_handshake};
 use crate::context::Context;
-use crate::session::{self, rand_u64};
+use crate::random::rand_u64;
+use crate::session;
 use crate::trust::unix_now;
 
-/// Accepts NATS clients over WebSocket until the node leaves.
-pub(crate) async fn serve(
-    context: Context,
-    listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
-    listening: Listening,
-    admission: Admission,
-) {
-    let acceptor = TlsAcceptor::from(tls);
-    let listening = Arc::new(listening);
-    accept(context, listener, admission, |context, stream, remote, admitted| {
-        handshake(context, acceptor.clone(), Arc::clone(&listening), stream, remote, admitted)
-    })
-    .await;
-}
-
-async fn handshake(
+/// Shakes hands with one client, TLS and then WebSocket, and runs its session.
+pub(super) async fn handshake(
     context: Context,
     acceptor: TlsAcceptor,
     listening: Arc<Listening>,
