@@ -85,8 +85,10 @@ class Process:
             command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
         )
         Process.running.append(self)
-        for stream, take in ((self.process.stdout, self.lines.put), (self.process.stderr, self.told)):
-            threading.Thread(target=self.read, args=(stream, take), daemon=True).start()
+        streams = ((self.process.stdout, self.lines.put), (self.process.stderr, self.told))
+        self.readers = [threading.Thread(target=self.read, args=stream, daemon=True) for stream in streams]
+        for reader in self.readers:
+            reader.start()
 
     def read(self, stream, take):
         for line in stream:
@@ -124,6 +126,9 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(5)
+        # The output may end before the last line of errors is read.
+        for reader in self.readers:
+            reader.join(5)
 
 
 class NativeSubscriber(Process):
