@@ -84,13 +84,13 @@ impl Advisor {
     #[must_use]
     pub fn tell(&self, principal: &Principal, session: u64, event: &Event, now: Time) -> Vec<Command> {
         let id = principal.tenant();
-        let Some(tenant) = self.shared.policy.tenants().by_id(id.as_str()) else { return Vec::new() };
+        let Some(tenant) = self.shared.tenant(id.as_str()) else { return Vec::new() };
         let table = tenant.table();
         if table.filters() == 0 {
             return Vec::new();
         }
         drop(table);
-        let voice = self.voice(tenant, now);
+        let voice = self.voice(&tenant, now);
         let mut voice = voice.lock();
         let voice = &mut *voice;
         let Some(left_out) = voice.limiter.allow(now) else { return Vec::new() };

@@ -303,13 +303,13 @@ impl Batch {
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
                     let frames = frame.frames;
                     if link.edge().may_send(tenant.key()) {
-                        let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers, now);
+                        let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers(), now);
                         count(&tenant, class, pushed, frames);
                     } else {
                         tenant.counters().class(class).dropped(DropReason::EdgeTenant, u64::from(frames));
                     }
                 }
-                lanes.count_drops(shared.policy.tenants());
+                lanes.count_drops(&shared.tenants());
             });
             if pushed.is_none() {
                 items.into_iter().flatten().for_each(|item| item.gone());

@@ -96,8 +96,8 @@ impl Identity {
 
     /// The tenant's handle; `None` for a tenant that is not in the fabric.
     #[must_use]
-    pub fn tenant(&self) -> Option<&Arc<Tenant>> {
-        self.shared.policy.tenants().by_id(self.principal.tenant().as_str())
+    pub fn tenant(&self) -> Option<Arc<Tenant>> {
+        self.shared.tenant(self.principal.tenant().as_str())
     }
 
     /// Where the session's reply subjects begin: its own name where only owners may read replies, else `random`.
@@ -192,7 +192,7 @@ impl Client {
     ) -> Result<(), Deny> {
         let filter = Filter::qualify(identity.principal.tenant(), text)?;
         let queue = queue.map(QueueGroup::parse).transpose()?;
-        let permit = identity.shared.policy.authorize(&identity.principal, Read(filter))?;
+        let permit = identity.shared.policy().authorize(&identity.principal, Read(filter))?;
         identity.log_allowance(Access::Read, text, permit.rule(), effects);
         let port = Arc::clone(&self.port);
         effects.commands.push(Command::Subscribe { port, sid, tag: Box::from(tag), permit, queue, local_only });

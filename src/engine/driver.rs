@@ -138,14 +138,14 @@ impl Driver {
 
     /// The tenants of the fabric, as far as this node knows them.
     #[must_use]
-    pub fn tenants(&self) -> &glocal_core::tenant::Tenants {
-        self.shared.policy.tenants()
+    pub fn tenants(&self) -> Arc<glocal_core::tenant::Tenants> {
+        self.shared.tenants()
     }
 
     /// Whether this node has no edges.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.shared.links.is_empty()
+        self.shared.links().is_empty()
     }
 
     /// Whether records wait for room, so that [`Driver::pump`] is to be called again soon.
@@ -183,7 +183,7 @@ impl Driver {
                 self.control.edge_down(edge);
                 self.pending.retain(|(e, _), _| *e != edge);
                 if let Some(link) = self.shared.link(edge) {
-                    link.inbox().with(|lanes| lanes.clear(self.shared.policy.tenants()));
+                    link.inbox().with(|lanes| lanes.clear(&self.shared.tenants()));
                 }
             }
             Command::Record { edge, tenant, origin, incarnation, record } => {
@@ -216,7 +216,7 @@ impl Driver {
     }
 
     fn count_refusal(&self, port: &SessionPort, reason: Deny) {
-        if let Some(tenant) = self.shared.policy.tenants().by_id(port.principal().tenant().as_str()) {
+        if let Some(tenant) = self.shared.tenant(port.principal().tenant().as_str()) {
             tenant.counters().deny(Access::Read, reason);
         }
     }
@@ -244,7 +244,8 @@ impl Driver {
                 while let Some(record) = queue.front() {
                     let (frame, handles) = encode(record);
                     let frame = QueuedFrame::new(frame.freeze()).pinned();
-                    if lanes.push(*tenant, Class::Ctrl, frame, &handles, &shared.brokers, now) == Pushed::DroppedNewest
+                    if lanes.push(*tenant, Class::Ctrl, frame, &handles, &shared.brokers(), now)
+                        == Pushed::DroppedNewest
                     {
                         break;
                     }

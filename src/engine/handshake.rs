@@ -72,8 +72,8 @@ pub fn hello(shared: &Shared, edge: &Label, dial: u64) -> BridgeHello {
         dial,
         max_payload: shared.max_payload_bytes,
         tenant_id_form: form_code(shared.tenant_id_form),
-        bundle_epoch: shared.bundle.0,
-        bundle_version: shared.bundle.1,
+        bundle_epoch: shared.bundle().0,
+        bundle_version: shared.bundle().1,
     }
 }
 
@@ -108,7 +108,8 @@ pub fn check_hello(
     if hello.max_payload != shared.max_payload_bytes {
         return Err(HandshakeError::MaxPayload);
     }
-    let link = shared.links.iter().find(|l| l.edge().name().as_str() == hello.edge && l.edge().peer() == peer);
+    let links = shared.links();
+    let link = links.iter().find(|l| l.edge().name().as_str() == hello.edge && l.edge().peer() == peer);
     link.map(|l| l.edge().key()).ok_or(HandshakeError::Edge)
 }
 

@@ -228,8 +228,8 @@ impl LaneReader {
             return Err(BridgeFault::TooMany("lanes"));
         }
         let shared = &self.incoming.shared;
-        let known = shared.policy.tenants().by_id(tenant);
-        let allowed = known.filter(|t| self.incoming.edge.may_receive(t.key())).map(Arc::clone);
+        let known = shared.tenant(tenant);
+        let allowed = known.filter(|t| self.incoming.edge.may_receive(t.key()));
         let refused = allowed.is_none();
         let limits = FrameLimits::open(shared.max_payload_bytes);
         self.lanes.insert(
@@ -322,7 +322,7 @@ impl Lane {
         match control {
             Control::AnnounceBroker(body) => {
                 let node = NodeId::parse(&body.node).ok();
-                match node.and_then(|node| incoming.shared.brokers.index(&node)) {
+                match node.and_then(|node| incoming.shared.brokers().index(&node)) {
                     Some(index) => {
                         Self::room(self.brokers.len())?;
                         self.brokers.insert(body.handle, (index, body.incarnation));
@@ -412,7 +412,7 @@ impl Lane {
             }
         };
         let relay = Relay { tenant, edge: &incoming.edge, class: self.class, raw };
-        let Ok(permit) = incoming.shared.policy.authorize(&incoming.peer, relay) else {
+        let Ok(permit) = incoming.shared.policy().authorize(&incoming.peer, relay) else {
             counters.dropped(DropReason::EdgeTenant, 1);
             return incoming.refuse();
         };
@@ -503,8 +503,8 @@ impl Lane {
                     None => {
                         counters.dropped(DropReason::BadTarget, 1);
                         // In a ring the peer may not know what this broker has lost: then it is no lie, but no way either.
-                        let is_self = index.is_some() && index == shared.brokers.index(incoming.edge.peer());
-                        if !back || is_self || shared.links.len() == 1 {
+                        let is_self = index.is_some() && index == shared.brokers().index(incoming.edge.peer());
+                        if !back || is_self || shared.links().len() == 1 {
                             incoming.refuse()?;
                         }
                     }

@@ -81,17 +81,17 @@ impl LaneWriter {
         if self.joined.capacity() == 0 {
             self.joined.reserve(JOINED_BYTES);
         }
+        let tenants = shared.tenants();
         while filled < max_bytes {
             self.parts.clear();
             let Some(slice) = lanes.next_slice(now, &mut self.parts) else { break };
-            let tenants = shared.policy.tenants();
             let Some(tenant) = tenants.by_key(slice.tenant).filter(|t| link.edge().may_send(t.key())) else {
                 let id = tenants.by_key(slice.tenant).map(|t| {
                     // The slice in hand goes with the rest.
                     t.counters().class(slice.class).dropped(DropReason::EdgeTenant, 1);
                     t.id().to_string()
                 });
-                lanes.purge(slice.tenant, tenants);
+                lanes.purge(slice.tenant, &tenants);
                 self.finish_part(writes.last_mut());
                 writes.extend(id.and_then(|id| self.reset_tenant(slice.tenant, &id)));
                 continue;
@@ -107,7 +107,7 @@ impl LaneWriter {
             self.join(writes.last_mut());
         }
         self.finish_part(writes.last_mut());
-        lanes.count_drops(shared.policy.tenants());
+        lanes.count_drops(&tenants);
         writes
     }
 
@@ -182,7 +182,7 @@ impl LaneWriter {
         for ((tenant, class), id) in idle {
             self.lanes.remove(&(tenant, class));
             lanes.forget_lane(tenant, class);
-            if let Some(tenant) = shared.policy.tenants().by_key(tenant) {
+            if let Some(tenant) = shared.tenants().by_key(tenant) {
                 writes.push(StreamWrite { stream: stream_of(tenant.id().as_str()), parts: vec![reset(id)] });
             }
         }

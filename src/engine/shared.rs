@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use arc_swap::{ArcSwap, Guard};
 use glocal_core::bundle::TenantIdForm;
 use glocal_core::edge::EdgeKey;
 use glocal_core::name::{Label, NodeId};
 use glocal_core::policy::Policy;
 use glocal_core::routes::{BrokerIndex, Brokers};
+use glocal_core::tenant::{Tenant, Tenants};
 
 use crate::link::Link;
 
@@ -26,14 +28,10 @@ pub struct Shared {
     pub max_payload_bytes: u32,
     /// How tenant ids relate to `O=`.
     pub tenant_id_form: TenantIdForm,
-    /// Epoch and version of the bundle in force.
-    pub bundle: (u64, u64),
-    /// The policy in force.
-    pub policy: Arc<Policy>,
-    /// The fabric's brokers.
-    pub brokers: Arc<Brokers>,
-    /// This node's edges, indexed by their keys.
-    pub links: Vec<Arc<Link>>,
+    bundle: ArcSwap<(u64, u64)>,
+    policy: ArcSwap<Policy>,
+    brokers: ArcSwap<Brokers>,
+    links: ArcSwap<Vec<Arc<Link>>>,
     /// Whether allowed operations are to be logged.
     pub log_allow: bool,
     next_session: AtomicU64,
@@ -61,20 +59,56 @@ impl Shared {
             fabric: head.fabric.clone(),
             max_payload_bytes: head.max_payload_bytes,
             tenant_id_form: head.tenant_id_form,
-            bundle: (head.epoch, head.version),
-            policy,
-            brokers,
-            links,
+            bundle: ArcSwap::from_pointee((head.epoch, head.version)),
+            policy: ArcSwap::new(policy),
+            brokers: ArcSwap::new(brokers),
+            links: ArcSwap::from_pointee(links),
             log_allow,
             next_session: AtomicU64::new(1),
             next_sender: AtomicU32::new(1),
         }
     }
 
+    /// Epoch and version of the bundle in force.
+    #[must_use]
+    pub fn bundle(&self) -> (u64, u64) {
+        **self.bundle.load()
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> Guard<Arc<Policy>> {
+        self.policy.load()
+    }
+
+    /// The tenants of the policy in force.
+    #[must_use]
+    pub fn tenants(&self) -> Arc<Tenants> {
+        Arc::clone(self.policy.load().tenants())
+    }
+
+    /// The tenant with this id.
+    #[must_use]
+    pub fn tenant(&self, id: &str) -> Option<Arc<Tenant>> {
+        self.policy.load().tenants().by_id(id).cloned()
+    }
+
+    /// The fabric's brokers.
+    #[must_use]
+    pub fn brokers(&self) -> Guard<Arc<Brokers>> {
+        self.brokers.load()
+    }
+
+    /// This node's edges with what is queued for them, indexed by their keys.
+    #[must_use]
+    pub fn links(&self) -> Guard<Arc<Vec<Arc<Link>>>> {
+        self.links.load()
+    }
+
     /// The link of an edge.
     #[must_use]
-    pub fn link(&self, edge: EdgeKey) -> Option<&Arc<Link>> {
-        self.links.get(usize::try_from(edge.0).ok()?)
+    pub fn link(&self, edge: EdgeKey) -> Option<Arc<Link>> {
+        self.links.load().get(usize::try_from(edge.0).ok()?).cloned()
     }
 
     /// A fresh session number.

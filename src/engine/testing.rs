@@ -137,13 +137,13 @@ impl Node {
     }
 
     pub(crate) fn tenant(&self, id: &str) -> Arc<Tenant> {
-        Arc::clone(self.shared.policy.tenants().by_id(id).unwrap())
+        Arc::clone(self.shared.tenants().by_id(id).unwrap())
     }
 
     /// What the bundle lets edge `number` carry.
     pub(crate) fn allowed(&self, number: usize) -> TenantSet {
         let carries = |t: &&Arc<Tenant>| t.section().edges.iter().any(|e| e.as_str() == EDGES[number].0);
-        self.shared.policy.tenants().iter().filter(carries).map(|t| t.key()).collect()
+        self.shared.tenants().iter().filter(carries).map(|t| t.key()).collect()
     }
 
     /// Brings the bridge of one edge up, as far as this side is concerned; the peer sends `lists` full lists.
@@ -160,7 +160,7 @@ impl Node {
     }
 
     pub(crate) fn link(&self, number: usize) -> Arc<Link> {
-        Arc::clone(self.shared.link(self.key(number)).unwrap())
+        self.shared.link(self.key(number)).unwrap()
     }
 
     /// The receiving half of the bridge of one edge.

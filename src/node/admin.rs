@@ -80,7 +80,7 @@ async fn answer(context: &Context, stream: UnixStream) -> std::io::Result<()> {
 
 async fn report(context: &Context, tenant: Option<&str>) -> Result<String, String> {
     let operator = Arc::new(Principal::operator(context.config.tenant_id.clone()));
-    let asked = context.shared.policy.authorize(&operator, Administer { tenant });
+    let asked = context.shared.policy().authorize(&operator, Administer { tenant });
     let permit = asked.map_err(|reason| reason.text(operator.tenant().as_str()))?;
     serde_json::to_string(&status::gather(context, &permit).await).map_err(|error| error.to_string())
 }

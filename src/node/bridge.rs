@@ -201,7 +201,7 @@ async fn serve_bridge(
     cancel: CancellationToken,
 ) -> Ended {
     let edge = greeted.edge;
-    let Some(link) = context.shared.link(edge).map(Arc::clone) else {
+    let Some(link) = context.shared.link(edge) else {
         return Ended::new(Failure::Handshake, "no such edge");
     };
     let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
@@ -268,7 +268,8 @@ fn own_macs(context: &Context, link: &Link, connection: &quinn::Connection) -> R
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &secret);
     let name = link.edge().name();
     let configured = context.config.edges.iter().find(|e| e.name == *name);
-    let allowed = context.shared.policy.tenants().iter().filter(|tenant| {
+    let tenants = context.shared.tenants();
+    let allowed = tenants.iter().filter(|tenant| {
         context.trust.bundle().edge_allows(name, tenant.id().as_str())
             && configured.is_none_or(|edge| edge.tenants.matches(tenant.id()))
     });

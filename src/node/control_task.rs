@@ -87,6 +87,7 @@ pub(crate) async fn run(
 
 fn inspect(driver: &Driver) -> Inspection {
     let control = driver.control();
-    let filters = driver.tenants().iter().map(|t| (t.id().to_string(), control.remote_filters(t.key())));
+    let tenants = driver.tenants();
+    let filters = tenants.iter().map(|t| (t.id().to_string(), control.remote_filters(t.key())));
     Inspection { subscriptions: control.subscriptions(), remote_filters: filters.filter(|(_, n)| *n > 0).collect() }
 }

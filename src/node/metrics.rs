@@ -98,7 +98,8 @@ impl NodeCollector {
             })
         });
         counters(e, "edge_failures", "Bridges that ended or did not come up", happened(failures))?;
-        let queued = context.shared.links.iter().map(|link| {
+        let links = context.shared.links();
+        let queued = links.iter().map(|link| {
             let labels = vec![("edge", link.edge().name().to_string())];
             (labels, link.inbox().with(|lanes| lanes.sched().backlog_bytes()) as u64)
         });
@@ -115,7 +116,8 @@ impl NodeCollector {
             ("relayed_in", "Copies received from other brokers", |c| &c.relayed_in),
             ("unmatched", "Messages nobody in the mesh wanted", |c| &c.unmatched),
         ];
-        let tenants: Vec<_> = self.0.shared.policy.tenants().iter().collect();
+        let tenants = self.0.shared.tenants();
+        let tenants: Vec<_> = tenants.iter().collect();
         for (name, help, read) in families {
             let samples = tenants.iter().flat_map(|t| {
                 Class::ALL.map(|class| (class_labels(t, class), read(t.counters().class(class)).value()))

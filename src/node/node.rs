@@ -78,7 +78,7 @@ impl Node {
         let mut traces = Traces { socket: socket_path.clone(), ready_file: None };
         let (requests, queue) = control_task::queue();
         let context = Context {
-            edges: Arc::new(EdgeStatuses::new(shared.links.iter().map(|l| Arc::clone(l.edge())))),
+            edges: Arc::new(EdgeStatuses::new(shared.links().iter().map(|l| Arc::clone(l.edge())))),
             config,
             trust,
             advisor: Arc::new(Advisor::new(Arc::clone(&shared))),
@@ -114,7 +114,7 @@ impl Node {
         serve_nats(&context, nats_listener, nats_ws_listener, &admission)?;
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
         context.tasks.spawn(bridge::serve(context.clone(), bridges.clone()));
-        for (edge, link) in context.config.edges.iter().zip(&context.shared.links) {
+        for (edge, link) in context.config.edges.iter().zip(context.shared.links().iter()) {
             if !edge.addresses.is_empty() {
                 let dial =
                     bridge::keep_dialled(context.clone(), bridges.clone(), link.edge().key(), edge.addresses.clone());

@@ -125,13 +125,13 @@ struct Presence {
 impl Presence {
     /// Refused where the tenant has as many sessions here as its section allows.
     fn new(context: &Context, session: u64, principal: &Principal) -> Result<Self, Deny> {
-        let tenant = context.shared.policy.tenants().by_id(principal.tenant().as_str()).ok_or(Deny::UnknownTenant)?;
+        let tenant = context.shared.tenant(principal.tenant().as_str()).ok_or(Deny::UnknownTenant)?;
         if !tenant.enter() {
             tenant.counters().deny(Access::Read, Deny::Limit);
             return Err(Deny::Limit);
         }
         context.counters.sessions.add();
-        Ok(Self { context: context.clone(), session, tenant: Arc::clone(tenant) })
+        Ok(Self { context: context.clone(), session, tenant })
     }
 }
 
@@ -368,9 +368,9 @@ const fn spread(lame_duck_ms: u64, session: u64) -> u64 {
 
 /// Counts what a session's lanes have lost, under the session's own tenant.
 fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
-    let tenant = context.shared.policy.tenants().by_id(port.principal().tenant().as_str());
+    let tenant = context.shared.tenant(port.principal().tenant().as_str());
     for record in drops.drain() {
-        if let Some(tenant) = tenant {
+        if let Some(tenant) = &tenant {
             tenant.counters().class(record.class).dropped(record.reason, record.frames);
         }
     }

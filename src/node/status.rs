@@ -123,7 +123,7 @@ pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Statu
     let inspection = context.control.inspect().await;
     let remote = |id: &str| inspection.remote_filters.iter().find(|(t, _)| t == id).map_or(0, |(_, n)| *n);
     let one = permit.tenant().map(|t| t.key());
-    let tenants = context.shared.policy.tenants();
+    let tenants = context.shared.tenants();
     let seen = tenants.iter().filter(|t| one.is_none_or(|key| key == t.key()));
     let reports = seen.map(|t| tenant_report(t, remote(t.id().as_str())));
     Status {
@@ -152,7 +152,7 @@ fn edge_report(context: &Context, status: &crate::edge_status::EdgeStatus, one: 
     let edge = status.edge();
     let state = status.state();
     let link = context.shared.link(edge.key());
-    let tenants = context.shared.policy.tenants();
+    let tenants = context.shared.tenants();
     let name = |key| tenants.by_key(key).map(|t| t.id().to_string());
     EdgeReport {
         name: edge.name().to_string(),

@@ -316,7 +316,7 @@ impl World {
             }
         }
         if let Some(broker) = self.brokers.get_mut(node).and_then(Option::take) {
-            for link in &broker.shared.links {
+            for link in broker.shared.links().iter() {
                 link.inbox().with(|lanes| lanes.clear(&broker.tenants));
             }
         }

@@ -81,7 +81,7 @@ impl Broker {
 
     /// The link of an edge of the plan.
     #[must_use]
-    pub fn link(&self, edge: usize) -> Option<&Arc<Link>> {
+    pub fn link(&self, edge: usize) -> Option<Arc<Link>> {
         self.shared.link(self.key(edge)?)
     }
 

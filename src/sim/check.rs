@@ -57,7 +57,8 @@ impl World {
 
     fn is_quiet(&self) -> bool {
         let idle = |broker: &Broker| {
-            let lanes = broker.shared.links.iter();
+            let links = broker.shared.links();
+            let lanes = links.iter();
             let empty = lanes.map(|link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())).sum::<usize>() == 0;
             broker.todo.is_empty() && !broker.driver.is_waiting() && empty
         };
@@ -167,7 +168,7 @@ impl World {
             .sum();
         let held = broker.driver.control().subscriptions();
         ensure!(held == subscriptions, "node {node} holds {held} subscriptions of {subscriptions}");
-        for link in &broker.shared.links {
+        for link in broker.shared.links().iter() {
             let entries = link.inbox().with(|lanes| lanes.sched().entries());
             ensure!(entries == 0, "node {node} keeps {entries} empty lanes");
             let refused = link.edge().refused.value();

@@ -40,7 +40,7 @@ pub fn flood(seed: u64) -> Result<Delays, Violation> {
         world.subscribe_to(number, ">", subscription(">".to_owned(), Some(tenant)));
     }
     world.rest()?;
-    let link = world.brokers.first().and_then(Option::as_ref).and_then(|broker| broker.link(0)).cloned();
+    let link = world.brokers.first().and_then(Option::as_ref).and_then(|broker| broker.link(0));
     if let Some(link) = link {
         link.inbox().with(|lanes| {
             lanes.sched_mut().set_shaper(Some(TokenBucket::new(RATE, 3_000, world.now)));

@@ -49,9 +49,10 @@ impl World {
         let Some((bytes, broker)) = bytes.zip(self.brokers.get_mut(victim).and_then(Option::as_mut)) else {
             return Ok(());
         };
-        let Some((link, peer)) =
-            broker.link(edge).and_then(|l| Some((Arc::clone(l), node_principal(l.edge().peer())?)))
-        else {
+        let Some((link, peer)) = broker.link(edge).and_then(|l| {
+            let peer = node_principal(l.edge().peer())?;
+            Some((l, peer))
+        }) else {
             return Ok(());
         };
         let incoming = Incoming::new(Arc::clone(&broker.shared), Arc::clone(link.edge()), peer);

@@ -429,7 +429,7 @@ impl World {
         if !matches!(end.stage, Stage::Up | Stage::Losing(_)) || end.readers.is_empty() {
             return Ok(());
         }
-        let mut writes = link.inbox().with(|lanes| end.writer.fill(link, lanes, &broker.shared, self.now, most));
+        let mut writes = link.inbox().with(|lanes| end.writer.fill(&link, lanes, &broker.shared, self.now, most));
         if self.random.chance(5) {
             writes.extend(link.inbox().with(|lanes| end.writer.sweep(lanes, &broker.shared, self.now)));
         }

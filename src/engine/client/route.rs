@@ -48,7 +48,7 @@ impl Route {
     }
 
     fn holds(&self, shared: &Shared) -> bool {
-        self.epoch == shared.policy.epoch() && self.found.generation == self.tenant.table().generation()
+        self.epoch == shared.policy().epoch() && self.found.generation == self.tenant.table().generation()
     }
 
     /// The tenant whose message it is.
@@ -96,7 +96,7 @@ impl MatchCache {
         let fresh = !self.of(class).get(text).is_some_and(|route| route.holds(shared));
         if fresh {
             let destination = Destination::qualify(principal.tenant(), class, text)?;
-            let permit = shared.policy.authorize(principal, Write(destination))?;
+            let permit = shared.policy().authorize(principal, Write(destination))?;
             let route = Route::new(&permit, text).ok_or(Deny::AllTenants)?;
             let weight = route.found.weight();
             if self.of(class).len() >= MATCH_CACHE_MAX || self.weight + weight > MATCH_CACHE_WEIGHT_MAX {
@@ -236,7 +236,7 @@ pub(crate) fn relay_to(
         let mut rest = here.as_slice();
         while !rest.is_empty() {
             let (chunk, after) = rest.split_at(frame_targets(rest));
-            batch.relay(link, chunk, message);
+            batch.relay(&link, chunk, message);
             reached += chunk.iter().filter(|(broker, _)| !observes(broker)).count();
             rest = after;
         }
@@ -268,7 +268,7 @@ mod tests {
         let port = Arc::new(SessionPort::new(1, Arc::clone(&principal), true, inbox));
         let filter = || glocal_core::name::Filter::qualify(principal.tenant(), b">").unwrap();
         for sid in 0..1000 {
-            let permit = node.shared.policy.authorize(&principal, glocal_core::policy::Read(filter())).unwrap();
+            let permit = node.shared.policy().authorize(&principal, glocal_core::policy::Read(filter())).unwrap();
             let (port, tag, queue) = (Arc::clone(&port), Box::default(), None);
             node.driver.apply(crate::driver::Command::Subscribe { port, sid, tag, permit, queue, local_only: false });
         }

@@ -139,7 +139,7 @@ fn transit_splits_the_list_and_never_sends_back() {
     // TenantB may not go on to region-a, whatever the target list says.
     let mut lane = announce();
     lane.unsplit(relayed(1, &[(REGION_A, &[])]).encode());
-    node.link(0).inbox().with(|lanes| lanes.clear(node.shared.policy.tenants()));
+    node.link(0).inbox().with(|lanes| lanes.clear(&node.shared.tenants()));
     arrive(&mut node, &mut reader, &slice(2, Some((Class::Live, "tenantB")), &lane)).unwrap();
     node.link(0).inbox().with(|lanes| assert_eq!(lanes.sched().backlog_bytes(), 0));
     assert_eq!(drops(&node, "tenantB", DropReason::NoRoute), 1);

@@ -216,7 +216,7 @@ proptest! {
 #[test]
 fn what_an_announcement_displaces_is_counted() {
     let node = Node::new(1);
-    let tenants = node.shared.policy.tenants();
+    let tenants = node.shared.tenants();
     let tenant = node.tenant("tenantA");
     let config = HdwrrConfig { classes: ClassConfig::new(2_000), ..HdwrrConfig::default() };
     let mut lanes = EdgeLanes::new(config);
@@ -230,14 +230,14 @@ fn what_an_announcement_displaces_is_counted() {
         for _ in 0..3 {
             let frame = QueuedFrame::new(Bytes::from(vec![0; 100]));
             pushes += 1;
-            match lanes.push(tenant.key(), Class::Live, frame, &handles, &node.shared.brokers, NOW) {
+            match lanes.push(tenant.key(), Class::Live, frame, &handles, &node.shared.brokers(), NOW) {
                 Pushed::Queued => {}
                 Pushed::DroppedNewest => lost += 1,
                 Pushed::DroppedOldest { frames, .. } => lost += frames,
             }
         }
     }
-    lanes.count_drops(tenants);
+    lanes.count_drops(&tenants);
     lost += tenant.counters().class(Class::Live).drops(DropReason::LaneFull);
     let mut out = Vec::new();
     while lanes.next_slice(NOW, &mut out).is_some() {}
