@@ -12,13 +12,13 @@ use crate::count::Drop;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
 use crate::guard::{Guard, off};
-use crate::interest::{Applied, Interest, Local, Record, Remote};
-use crate::limits::{INTEREST_FILTERS_MAX, SESSION_SUBSCRIPTIONS_MAX};
+use crate::interest::{Interest, Local, Record, Remote};
+use crate::limits::SESSION_SUBSCRIPTIONS_MAX;
 use crate::name::{Class, Filter, Label, NodeId, QueueGroup};
 use crate::policy::{Permit, Read, Scope};
 use crate::port::{SessionPort, Sub};
 use crate::routes::{BrokerIndex, Brokers, Link, Routes, compute};
-use crate::table::{RemoteInterest, Table};
+use crate::table::Table;
 use crate::tenant::{Tenant, TenantKey, Tenants};
 
 /// A record to send over an edge, in the tenant's own `ctrl` lane.
@@ -231,38 +231,6 @@ impl Control {
         }
     }
 
-    /// Tells one record of this broker's own to every edge that allows the tenant.
-    fn tell(&mut self, tenant: TenantKey, record: Option<Record>) {
-        if let Some(record) = record {
-            self.flood(tenant, self.own, self.incarnation, &[record], None);
-        }
-    }
-
-    fn flood(
-        &mut self,
-        tenant: TenantKey,
-        origin: BrokerIndex,
-        incarnation: u64,
-        records: &[Record],
-        from: Option<EdgeKey>,
-    ) {
-        // The origin itself is never told, over whichever edge.
-        let is_origin = |edge: &Edge| self.brokers.index(edge.peer()) == Some(origin);
-        let targets = self
-            .edges
-            .values()
-            .filter(|e| e.up && Some(e.edge.key()) != from && !is_origin(&e.edge) && e.edge.may_send(tenant));
-        for edge in targets.map(|e| e.edge.key()) {
-            self.outgoing.extend(records.iter().map(|record| Outgoing {
-                edge,
-                tenant,
-                origin,
-                incarnation,
-                record: record.clone(),
-            }));
-        }
-    }
-
     /// A bridge came up on `edge` and may carry `effective`; `peer_incarnation` is the life of the broker behind it.
     /// Returns how many tenants' full lists will be sent, which the peer is told so that it knows when it has all.
     pub fn edge_up(&mut self, edge: EdgeKey, effective: TenantSet, peer_incarnation: u64) -> u32 {
@@ -284,72 +252,6 @@ impl Control {
         lists
     }
 
-    /// Sends everything known of `tenant` over `edge`, this broker's own list last. Nothing is sent when nothing is known.
-    fn send_lists(&mut self, edge: EdgeKey, tenant: TenantKey) -> bool {
-        let routes = self.routes(tenant);
-        let peer = self.edges.get(&edge).and_then(|state| self.brokers.index(state.edge.peer()));
-        let Some(state) = self.states.get(&tenant) else { return false };
-        let remotes = state.remote.iter().filter(|(origin, remote)| {
-            // Brokers out of reach are told of, too: they may come back without anything new to say.
-            let is_ahead = Some(**origin) == peer || routes.leads_over(edge, **origin);
-            !remote.is_untouched() && !is_ahead
-        });
-        let mut lists: Vec<_> =
-            remotes.map(|(origin, remote)| (*origin, remote.incarnation(), remote.sync())).collect();
-        if lists.is_empty() && state.local.is_untouched() {
-            return false;
-        }
-        lists.push((self.own, self.incarnation, state.local.sync()));
-        self.outgoing.extend(lists.into_iter().flat_map(|(origin, incarnation, records)| {
-            records.into_iter().map(move |record| Outgoing { edge, tenant, origin, incarnation, record })
-        }));
-        true
-    }
-
-    /// Sends the full lists of `tenant` over `edge` again, after records were lost on the way out.
-    pub fn resend(&mut self, edge: EdgeKey, tenant: TenantKey) {
-        self.send_lists(edge, tenant);
-    }
-
-    /// The peer of `edge` has said how many tenants' full lists it sends.
-    pub fn edge_ready(&mut self, edge: EdgeKey, lists: u32) {
-        if let Some(state) = self.edges.get_mut(&edge) {
-            state.expected = Some(lists);
-        }
-        self.forget_unconfirmed(edge);
-        self.refresh_sync();
-    }
-
-    /// Whatever brokers reached over the edge told before this bridge is to be told again; the peer may have restarted
-    /// and not know it any more, or know better. Of brokers reached over other edges the peer need not tell.
-    fn doubt(&mut self, edge: EdgeKey) {
-        let tenants: Vec<_> = self.states.keys().copied().collect();
-        let mut doubted = BTreeSet::new();
-        for tenant in tenants {
-            let routes = self.routes(tenant);
-            let remotes = self.states.get(&tenant).into_iter().flat_map(|state| &state.remote);
-            let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && routes.leads_over(edge, **origin));
-            doubted.extend(told.map(|(origin, _)| (tenant, *origin)));
-        }
-        if let Some(state) = self.edges.get_mut(&edge) {
-            state.unconfirmed = doubted;
-        }
-    }
-
-    /// Forgets what the peer did not tell again, tenant by tenant as its lists are complete.
-    fn forget_unconfirmed(&mut self, edge: EdgeKey) {
-        let Some(state) = self.edges.get_mut(&edge) else { return };
-        let doubted = std::mem::take(&mut state.unconfirmed);
-        let (gone, kept): (BTreeSet<_>, _) = doubted.into_iter().partition(|(tenant, _)| state.in_sync(*tenant));
-        state.unconfirmed = kept;
-        for (tenant, origin) in gone {
-            let remote = self.states.get_mut(&tenant).and_then(|s| s.remote.get_mut(&origin));
-            if let Some(applied) = remote.map(Remote::forget) {
-                self.apply(tenant, origin, 0, applied, Some(edge));
-            }
-        }
-    }
-
     /// The bridge of `edge` is gone.
     pub fn edge_down(&mut self, edge: EdgeKey) {
         let Some(state) = self.edges.get_mut(&edge) else { return };
@@ -359,94 +261,12 @@ impl Control {
         self.reroute();
     }
 
-    /// Drops what was on its way over a bridge that has ended, in either direction.
-    fn interrupt(&mut self, edge: EdgeKey) {
-        self.outgoing.retain(|record| record.edge != edge);
-        let remotes = self.states.values_mut().flat_map(|state| state.remote.values_mut());
-        remotes.for_each(|remote| remote.interrupt(edge));
-    }
-
     /// The edges have had their time to come up: from now on a tenant's view counts as complete without those that are
     /// down.
     pub fn settle(&mut self) {
         if !self.settled {
             self.settled = true;
             self.refresh_sync();
-        }
-    }
-
-    /// Takes a record that came over `edge` in a lane of `tenant`.
-    ///
-    /// # Errors
-    /// Why it was not taken; nothing has changed then.
-    pub fn record(
-        &mut self,
-        edge: EdgeKey,
-        tenant: TenantKey,
-        origin: BrokerIndex,
-        incarnation: u64,
-        record: Record,
-    ) -> Result<(), RecordError> {
-        let state = self.edges.get(&edge).filter(|e| e.up).ok_or(RecordError::EdgeDown)?;
-        if !state.edge.may_receive(tenant) {
-            return Err(RecordError::Tenant);
-        }
-        let peer = self.brokers.index(state.edge.peer());
-        let routes = self.routes(tenant);
-        if origin == self.own || !routes.is_behind(edge, origin) {
-            return Err(RecordError::Origin);
-        }
-        if record == Record::Forget && !routes.leads_over(edge, origin) {
-            // The peer has lost sight of a broker that this one reaches without it.
-            return Ok(());
-        }
-        let finished = matches!(record, Record::SyncEnd { .. }) && Some(origin) == peer;
-        let remote = self.states.entry(tenant).or_default().remote.entry(origin).or_default();
-        let applied = remote.apply(incarnation, edge, record, INTEREST_FILTERS_MAX);
-        self.apply(tenant, origin, incarnation, applied, Some(edge));
-        if let Some(state) = self.edges.get_mut(&edge) {
-            state.unconfirmed.remove(&(tenant, origin));
-            if finished {
-                state.finished.insert(tenant);
-                self.forget_unconfirmed(edge);
-                self.refresh_sync();
-            }
-        }
-        Ok(())
-    }
-
-    fn apply(
-        &mut self,
-        tenant: TenantKey,
-        origin: BrokerIndex,
-        incarnation: u64,
-        applied: Applied,
-        from: Option<EdgeKey>,
-    ) {
-        let of = |interest: &Interest| RemoteInterest {
-            broker: origin,
-            queue: interest.queue.clone(),
-            classes: interest.classes,
-            observer: interest.observer,
-        };
-        let changed = !(applied.added.is_empty() && applied.removed.is_empty());
-        if let Some(table) = changed.then(|| self.table(tenant)).flatten() {
-            // A new life may take away and bring the same filter at once.
-            applied.removed.iter().for_each(|i| table.remove_remote(&i.filter, &of(i)));
-            applied.added.iter().for_each(|i| table.add_remote(&i.filter, &of(i)));
-        }
-        if !applied.forward.is_empty() {
-            self.flood(tenant, origin, incarnation, &applied.forward, from);
-        }
-    }
-
-    fn reborn(&mut self, origin: BrokerIndex, incarnation: u64, from: EdgeKey) {
-        let tenants: Vec<_> = self.states.keys().copied().collect();
-        for tenant in tenants {
-            let remote = self.states.get_mut(&tenant).and_then(|s| s.remote.get_mut(&origin));
-            if let Some(applied) = remote.map(|r| r.reborn(incarnation)) {
-                self.apply(tenant, origin, incarnation, applied, Some(from));
-            }
         }
     }
 
@@ -473,12 +293,6 @@ impl Control {
         self.sessions.values().map(BTreeMap::len).sum()
     }
 
-    /// Filters told by other brokers for `tenant`.
-    #[must_use]
-    pub fn remote_filters(&self, tenant: TenantKey) -> usize {
-        self.states.get(&tenant).map_or(0, |s| s.remote.values().map(Remote::len).sum())
-    }
-
     fn table(&mut self, key: TenantKey) -> Option<&mut Table> {
         let tenant: &Arc<Tenant> = self.tenants.by_key(key)?;
         Some(self.pending.entry(key).or_insert_with(|| tenant.table().next()))
@@ -503,27 +317,6 @@ impl Control {
                 table.set_in_sync(in_sync);
             }
         }
-    }
-
-    fn refresh_sync(&mut self) {
-        let keys: Vec<_> = self.tenants.iter().map(|t| t.key()).collect();
-        for key in keys {
-            let in_sync = self.in_sync(key);
-            let current = self.pending.get(&key).map(Table::in_sync);
-            let current = current.or_else(|| self.tenants.by_key(key).map(|t| t.table().in_sync()));
-            if current != Some(in_sync)
-                && let Some(table) = self.table(key)
-            {
-                table.set_in_sync(in_sync);
-            }
-        }
-    }
-
-    fn in_sync(&self, tenant: TenantKey) -> bool {
-        self.edges.values().all(|state| match state.up {
-            true => !state.edge.may_send(tenant) || state.in_sync(tenant),
-            false => self.settled,
-        })
     }
 
     /// The routes over the edges that `tenant` may use now, computed once per distinct set.
@@ -558,6 +351,8 @@ fn wish(filter: &Filter, sub: &Sub) -> Interest {
         observer: sub.is_observer(),
     }
 }
+
+mod interest;
 
 #[cfg(test)]
 mod tests;
