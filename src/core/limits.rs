@@ -28,6 +28,8 @@ pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 /// Longest arguments of one line of the NATS protocol, in bytes: what NATS servers take by default, so that no client
 /// finds less here. Together with the largest payload it bounds what a session's read buffer must hold.
 pub const NATS_CONTROL_LINE_BYTES_MAX: usize = 4 * 1024;
+/// Largest body inside a control frame for a broker that is not the neighbour, in bytes: the frame around it must fit, too.
+pub const ROUTED_BYTES_MAX: usize = 60 * 1024;
 /// Protocol versions one hello may offer: neighbours of two releases need two.
 pub const HELLO_VERSIONS_MAX: usize = 16;
 /// Longest free name a client gives itself in its hello, in bytes: it only labels logs.

@@ -24,6 +24,7 @@ use glocal_wire::control as wire;
 use glocal_wire::nats;
 
 use crate::link::{Handles, append};
+use crate::routed::Letter;
 use crate::shared::Shared;
 
 /// Something for the control half to do.
@@ -99,6 +100,8 @@ pub enum Command {
         /// The record.
         record: Record,
     },
+    /// A control frame for this broker came from another one of the tenant's mesh.
+    Letter(Letter),
     /// The edges have had their time to come up.
     Settle,
 }
@@ -191,6 +194,8 @@ impl Driver {
                     return Outcome::RecordRefused(error);
                 }
             }
+            // No kind is sent this way yet.
+            Command::Letter(_) => {}
             Command::Settle => self.control.settle(),
         }
         Outcome::Done

@@ -300,7 +300,7 @@ impl Lane {
                 Next::Need(_) => return Err(FrameError::Truncated.into()),
                 Next::Control { kind, body, .. } => {
                     if let Some(control) = Control::decode(kind, body, CONTROL_BYTES_MAX)? {
-                        self.on_control(incoming, &tenant, control, arrivals)?;
+                        self.on_control(incoming, &tenant, control, now, arrivals)?;
                     }
                 }
                 Next::Data { frame, .. } => {
@@ -317,6 +317,7 @@ impl Lane {
         incoming: &Incoming,
         tenant: &Arc<Tenant>,
         control: Control,
+        now: Time,
         arrivals: &mut Arrivals,
     ) -> Result<(), BridgeFault> {
         match control {
@@ -356,6 +357,7 @@ impl Lane {
                 self.on_record(incoming, tenant, body.origin, record, arrivals)
             }
             Control::NoMember(_) => Ok(()),
+            Control::Routed(routed) => self.on_routed(incoming, tenant, routed, now, arrivals),
             other => Err(BridgeFault::Unexpected(other.name())),
         }
     }
@@ -562,5 +564,6 @@ impl Lane {
     }
 }
 
+mod routed;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ pub mod link;
 pub mod liveness;
 pub mod machine;
 pub mod nats;
+pub mod routed;
 pub mod sender;
 pub mod session;
 pub mod shared;

@@ -14,8 +14,8 @@ use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
 
 pub use body::{
     Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Denied, Error, ForgetHandles, Goodbye,
-    Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe, Subscribed,
-    Unsubscribe, Welcome, clip,
+    Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed, Subscribe,
+    Subscribed, Unsubscribe, Welcome, clip,
 };
 
 use crate::frame::CONTROL_HEAD_BYTES;
@@ -124,6 +124,8 @@ control! {
     NoMember = 0x1c;
     /// Ends the meaning of all handles announced in this lane so far.
     ForgetHandles = 0x1d;
+    /// A control frame for a broker that need not be the neighbour.
+    Routed = 0x1e;
 }
 
 /// Whether a receiver passes over this kind when it does not know it.
@@ -161,6 +163,16 @@ impl Control {
                 encoded.and(Err(EncodeError::ControlTooLarge(bytes)))
             }
         }
+    }
+
+    /// The kind and the encoded body, to be carried inside [`Routed`].
+    ///
+    /// # Errors
+    /// As [`Self::encode_into`].
+    pub fn to_body(&self) -> Result<(u8, Vec<u8>), EncodeError> {
+        let mut frame = BytesMut::new();
+        self.encode_into(&mut frame)?;
+        Ok((self.kind(), frame.get(CONTROL_HEAD_BYTES..).unwrap_or_default().to_vec()))
     }
 
     /// Decodes the body of a frame of `kind`, of at most `limit` bytes; `None` when the kind is unknown and skippable.

@@ -8,8 +8,8 @@ use glocal_core::name::Class;
 
 use crate::control::{
     Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Control, Denied, Error, ForgetHandles,
-    Goodbye, Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Subscribe,
-    Subscribed, Unsubscribe, Welcome,
+    Goodbye, Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed,
+    Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -123,6 +123,7 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         ("no-member", NoMember { target: 2, origin: 1, seq: 11, group: some("workers") }.into()),
         ("no-member-plain", NoMember { target: 2, origin: 1, seq: 11, group: None }.into()),
         ("forget-handles", ForgetHandles { count: 65_536 }.into()),
+        ("routed", Routed { target: 2, origin: 1, hops: 3, kind: 0x1c, body: vec![1, 2, 3] }.into()),
     ]
 }
 

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use glocal_core::control::RecordError;
 use glocal_wire::control::{
-    AnnounceBroker, AnnounceSender, ForgetHandles, Interest, InterestSync, NoMember, Ping, Probe,
+    AnnounceBroker, AnnounceSender, ForgetHandles, Interest, InterestSync, NoMember, Ping, Probe, Routed,
 };
 
 use super::*;

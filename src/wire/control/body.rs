@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use glocal_core::limits::{
     ALLOWED_SET_MACS_MAX, CLIENT_NAME_BYTES_MAX, CODE_BYTES_MAX, HELLO_VERSIONS_MAX, INBOX_PREFIX_BYTES_MAX,
     LABEL_BYTES_MAX, MAX_PAYLOAD_BYTES_CEILING, NODE_ID_BYTES_MAX, QUALIFIED_BYTES_MAX, QUEUE_GROUP_BYTES_MAX,
-    RAW_BYTES_MAX, ROLE_BYTES_MAX, TEXT_BYTES_MAX, UID_BYTES_MAX,
+    RAW_BYTES_MAX, ROLE_BYTES_MAX, ROUTED_BYTES_MAX, TEXT_BYTES_MAX, UID_BYTES_MAX,
 };
 use glocal_core::name::{Class, ClassSet};
 
@@ -443,6 +443,28 @@ pub struct NoMember {
 impl NoMember {
     pub(super) fn check(&self) -> Result<(), &'static str> {
         option_at_most("group", self.group.as_deref(), QUEUE_GROUP_BYTES_MAX)
+    }
+}
+
+/// A control frame for a broker that need not be the neighbour, in the lane of its tenant. Brokers on the way pass it on
+/// towards the target and do not look into it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Routed {
+    /// The handle of the broker it is for.
+    pub target: u32,
+    /// The handle of the broker it is from.
+    pub origin: u32,
+    /// Brokers passed before this one.
+    pub hops: u8,
+    /// The kind of the frame inside.
+    pub kind: u8,
+    /// The body of the frame inside.
+    pub body: Vec<u8>,
+}
+
+impl Routed {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        ensure("body", self.body.len() <= ROUTED_BYTES_MAX)
     }
 }
 

@@ -150,6 +150,7 @@ fn out_of_range() -> Vec<(&'static str, Control)> {
         Interest.classes = 16;
         Interest.queue = Some(long(129));
         NoMember.group = Some(long(129));
+        Routed.body = vec![0; 60 * 1024 + 1];
     }
 }
 

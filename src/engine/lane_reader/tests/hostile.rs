@@ -291,3 +291,72 @@ fn lanes_and_handles_are_bounded() {
     send(&relayed(9, OWN).encode()).unwrap();
     assert_eq!(refused(&node), 1, "handles of before mean nothing now");
 }
+
+#[test]
+fn routed_frames_reach_their_target_or_are_counted() {
+    let (node, _client, mut reader) = region_a();
+    let inner = Control::from(NoMember { target: REGION_A, origin: REGION_B, seq: 4, group: None });
+    let (kind, body) = inner.to_body().unwrap();
+    let routed = |target, origin, hops| {
+        let mut lane = announce();
+        lane.unsplit(encode(&Routed { target, origin, hops, kind, body: body.clone() }.into()));
+        lane
+    };
+    let mut lane = 2;
+    let mut send = |bytes: &[u8]| {
+        let mut arrivals = Arrivals::default();
+        let got = reader.on_chunk(slice(lane, Some((Class::Ctrl, "tenantA")), bytes).freeze(), NOW, &mut arrivals);
+        lane += 1;
+        (got, arrivals.commands)
+    };
+    let (got, commands) = send(&routed(REGION_A, REGION_B, 1));
+    assert!(got.is_ok());
+    let [Command::Letter(letter)] = commands.as_slice() else { panic!("one letter: {commands:?}") };
+    assert_eq!(letter.control, inner);
+    assert_eq!((letter.origin.0, letter.incarnation), (REGION_B, 7));
+    // Back where it came from, from this broker itself, and for nobody known.
+    for (target, origin, reason) in [
+        (REGION_B, GLOBAL, DropReason::NoRoute),
+        (GLOBAL, REGION_A, DropReason::BadTarget),
+        (77, REGION_B, DropReason::BadTarget),
+    ] {
+        let before = node.tenant("tenantA").counters().class(Class::Ctrl).drops(reason);
+        let (got, commands) = send(&routed(target, origin, 1));
+        assert!(got.is_ok() && commands.is_empty(), "{target} {origin}");
+        assert_eq!(node.tenant("tenantA").counters().class(Class::Ctrl).drops(reason), before + 1);
+    }
+    // One inside another, and what cannot be decoded.
+    let nested = Control::from(Routed { target: REGION_A, origin: REGION_B, hops: 0, kind, body: body.clone() });
+    let (nested, inside) = nested.to_body().unwrap();
+    for (kind, body) in [(nested, inside), (0x1c, vec![9])] {
+        let mut lane = announce();
+        lane.unsplit(encode(&Routed { target: REGION_A, origin: REGION_B, hops: 1, kind, body }.into()));
+        let (got, commands) = send(&lane);
+        assert!(got.is_ok() && commands.is_empty());
+    }
+    assert_eq!(node.tenant("tenantA").counters().class(Class::Ctrl).drops(DropReason::Malformed), 2);
+}
+
+#[test]
+fn a_broker_on_the_way_passes_routed_frames_on() {
+    let mut node = Node::new(0);
+    node.up(0, 0);
+    node.up(1, 0);
+    let mut reader = node.reader(0);
+    let inner = Control::from(NoMember { target: 9, origin: 9, seq: 4, group: None });
+    let (kind, body) = inner.to_body().unwrap();
+    let routed = Routed { target: REGION_B, origin: REGION_A, hops: 1, kind, body };
+    let mut lane = announce();
+    lane.unsplit(encode(&routed.clone().into()));
+    let far = Routed { hops: HOPS_MAX, ..routed.clone() };
+    lane.unsplit(encode(&far.into()));
+    assert_eq!(arrive(&mut node, &mut reader, &slice(1, Some((Class::Ctrl, "tenantA")), &lane)).unwrap(), []);
+    let queued =
+        node.link(1).inbox().with(|lanes| lanes.sched().lane_backlog(node.tenant("tenantA").key(), Class::Ctrl));
+    assert!(queued > 0, "it goes on to region-b");
+    assert_eq!(node.tenant("tenantA").counters().class(Class::Ctrl).drops(DropReason::HopLimit), 1);
+    // The edge to region-a does not carry tenantB.
+    let foreign = node.tenant("tenantB");
+    assert!(!crate::routed::send(&node.shared, &foreign, BrokerIndex(REGION_A), &inner, NOW));
+    assert_eq!(foreign.counters().class(Class::Ctrl).drops(DropReason::NoRoute), 1);
+}

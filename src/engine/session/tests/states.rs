@@ -57,6 +57,7 @@ fn every_control() -> Vec<Control> {
         InterestSync { origin: 1, seq: 1, reset: true, last: false }.into(),
         NoMember { target: 1, origin: 1, seq: 1, group: None }.into(),
         ForgetHandles { count: 1 }.into(),
+        Routed { target: 1, origin: 1, hops: 1, kind: 0x1c, body: vec![1, 1, 1, 0] }.into(),
     ];
     let kinds: Vec<u8> = all.iter().map(Control::kind).collect();
     assert_eq!(kinds, Control::KINDS, "every kind, in order");

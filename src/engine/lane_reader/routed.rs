@@ -1,0 +1,59 @@
+//! Control frames for one broker, here or further on.
+
+use std::sync::Arc;
+
+use glocal_core::count::Drop as DropReason;
+use glocal_core::limits::CONTROL_BYTES_MAX;
+use glocal_core::tenant::Tenant;
+use glocal_core::time::Time;
+use glocal_wire::control::{Control, Routed};
+
+use super::{Arrivals, BridgeFault, Incoming, Lane};
+use crate::driver::Command;
+use crate::routed::{Letter, pass_on};
+
+impl Lane {
+    /// Takes a frame that is for this broker, or passes it on; never back, and only from an origin that can be there.
+    pub(super) fn on_routed(
+        &self,
+        incoming: &Incoming,
+        tenant: &Arc<Tenant>,
+        routed: Routed,
+        now: Time,
+        arrivals: &mut Arrivals,
+    ) -> Result<(), BridgeFault> {
+        let shared = &incoming.shared;
+        let counters = tenant.counters().class(self.class);
+        let known = |handle| self.brokers.get(&handle).copied();
+        let ends = known(routed.target).zip(known(routed.origin));
+        let routes = Arc::clone(tenant.table().routes());
+        let Some(((target, _), (origin, incarnation))) =
+            ends.filter(|(_, (origin, _))| *origin != shared.own && routes.is_behind(incoming.edge.key(), *origin))
+        else {
+            counters.dropped(DropReason::BadTarget, 1);
+            return incoming.refuse();
+        };
+        if target != shared.own {
+            if routes.leads_over(incoming.edge.key(), target) {
+                // What the peer has not heard of yet: the way it knows has ended.
+                counters.dropped(DropReason::NoRoute, 1);
+                return Ok(());
+            }
+            pass_on(shared, tenant, (target, origin, incarnation), routed, now);
+            return Ok(());
+        }
+        match Control::decode(routed.kind, &routed.body, CONTROL_BYTES_MAX) {
+            Ok(Some(control)) if !matches!(control, Control::Routed(_)) => {
+                let tenant = Arc::clone(tenant);
+                arrivals.commands.push(Command::Letter(Letter { tenant, origin, incarnation, control }));
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => {
+                // The origin's fault, not the peer's, which could not know: no reason to close the bridge at once.
+                counters.dropped(DropReason::Malformed, 1);
+                incoming.refuse()
+            }
+        }
+    }
+}
