@@ -1,7 +1,8 @@
 //! Edges: the configured adjacency to another broker, and the set of tenants it may carry (DESIGN section 6).
 //!
 //! The effective set is this side's configuration, the peer's and the bundle's, intersected. The sender checks it
-//! before it queues, the receiver before it routes; each from its own copy.
+//! before it queues, the receiver before it routes; each from its own copy. While the bundle changes on a live bridge the
+//! two copies differ for a moment: a side accepts what both allow, and sends of it what the peer is known to accept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +11,10 @@ use arc_swap::ArcSwap;
 
 use crate::count::Counter;
 use crate::guard::{Guard, off};
+use crate::limits::NARROWING_MS_MAX;
 use crate::name::{Label, NodeId};
 use crate::tenant::TenantKey;
+use crate::time::Time;
 
 /// A set of tenants of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,6 +58,19 @@ impl TenantSet {
         self.0.iter().all(|slot| *slot == 0)
     }
 
+    /// The tenants that are in this set and not in `other`.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        let others = other.0.iter().copied().chain(std::iter::repeat(0));
+        Self(self.0.iter().zip(others).map(|(mine, other)| mine & !other).collect())
+    }
+
+    /// The tenants that are in both sets.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(mine, other)| mine & other).collect())
+    }
+
     fn place(key: TenantKey) -> (usize, u64) {
         ((key.0 / 64) as usize, 1u64 << (key.0 % 64))
     }
@@ -79,7 +95,11 @@ pub struct Edge {
     name: Label,
     peer: NodeId,
     effective: ArcSwap<TenantSet>,
+    accepted: ArcSwap<TenantSet>,
+    /// Tenants taken from a live bridge, and until when the peer may not know.
+    leaving: ArcSwap<(TenantSet, Time)>,
     up: AtomicBool,
+    retired: AtomicBool,
     /// Slices and lanes of tenants outside the effective set, skipped on receipt.
     pub refused: Counter,
 }
@@ -93,7 +113,10 @@ impl Edge {
             name,
             peer,
             effective: ArcSwap::from_pointee(TenantSet::default()),
+            accepted: ArcSwap::from_pointee(TenantSet::default()),
+            leaving: ArcSwap::from_pointee((TenantSet::default(), Time(0))),
             up: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             refused: Counter::default(),
         }
     }
@@ -137,13 +160,52 @@ impl Edge {
     /// The receiver's check, before anything of a lane is routed.
     #[must_use]
     pub fn may_receive(&self, tenant: TenantKey) -> bool {
-        self.effective.load().contains(tenant) || (self.is_up() && off(Guard::EdgeReceiver))
+        self.accepted.load().contains(tenant) || (self.is_up() && off(Guard::EdgeReceiver))
+    }
+
+    /// What is accepted from the peer now; empty while the edge is down.
+    #[must_use]
+    pub fn accepted(&self) -> Arc<TenantSet> {
+        self.accepted.load_full()
+    }
+
+    /// Whether the tenant was taken from the edge so lately that the peer may not know.
+    #[must_use]
+    pub fn is_leaving(&self, tenant: TenantKey, now: Time) -> bool {
+        let leaving = self.leaving.load();
+        now < leaving.1 && leaving.0.contains(tenant)
+    }
+
+    /// Whether the edge has been taken from this node; its number is given to no other.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Takes the edge from this node, or gives it back.
+    pub fn retire(&self, retired: bool) {
+        self.retired.store(retired, Ordering::Release);
     }
 
     /// Sets what the edge carries; the control half's right alone.
     pub(crate) fn set_effective(&self, set: TenantSet, up: bool) {
+        self.accepted.store(Arc::new(set.clone()));
         self.effective.store(Arc::new(set));
+        self.leaving.store(Arc::default());
         self.up.store(up, Ordering::Release);
+    }
+
+    /// Changes what a live bridge carries; the control half's right alone. What is not accepted any more may be on its way.
+    pub(crate) fn change(&self, sends: TenantSet, accepts: TenantSet, now: Time) {
+        let before = self.leaving.load_full();
+        let taken = self.accepted.load().minus(&accepts);
+        let mut leaving = if now < before.1 { before.0.minus(&accepts) } else { TenantSet::default() };
+        taken.iter().for_each(|key| leaving.insert(key));
+        let until = if taken.is_empty() { before.1 } else { now.plus_millis(NARROWING_MS_MAX) };
+        // First the excuse, then the narrowing, so that nothing is held against the peer in between.
+        self.leaving.store(Arc::new((leaving, until)));
+        self.effective.store(Arc::new(sends));
+        self.accepted.store(Arc::new(accepts));
     }
 }
 
@@ -158,6 +220,31 @@ mod tests {
         assert_eq!(set.len(), 3);
         assert!(!set.contains(TenantKey(4)) && !set.contains(TenantKey(9999)));
         assert!(TenantSet::default().is_empty());
+    }
+
+    #[test]
+    fn sets_are_compared_whatever_their_length() {
+        let (small, large) = (TenantSet::from_iter([TenantKey(1)]), TenantSet::from_iter([1, 900].map(TenantKey)));
+        assert_eq!(large.minus(&small).iter().collect::<Vec<_>>(), [TenantKey(900)]);
+        assert!(small.minus(&large).is_empty());
+        assert_eq!(large.and(&small).iter().collect::<Vec<_>>(), [TenantKey(1)]);
+    }
+
+    #[test]
+    fn what_was_narrowed_may_arrive_for_a_while() {
+        let edge = Edge::new(EdgeKey(0), Label::parse("e").unwrap(), NodeId::parse("r/a").unwrap());
+        let (one, two) = (TenantKey(1), TenantKey(2));
+        let both = TenantSet::from_iter([one, two]);
+        edge.set_effective(both, true);
+        edge.change(TenantSet::from_iter([one]), TenantSet::from_iter([one]), Time(0));
+        assert!(edge.may_send(one) && !edge.may_send(two) && !edge.may_receive(two));
+        let soon = Time::from_millis(NARROWING_MS_MAX - 1);
+        assert!(edge.is_leaving(two, soon) && !edge.is_leaving(one, soon));
+        assert!(!edge.is_leaving(two, Time::from_millis(NARROWING_MS_MAX)), "then it is a lie");
+        edge.change(TenantSet::default(), TenantSet::default(), soon);
+        assert!(edge.is_leaving(one, soon) && edge.is_leaving(two, soon), "a second narrowing does not end the first");
+        edge.set_effective(TenantSet::default(), false);
+        assert!(!edge.is_leaving(one, soon), "a bridge that has ended excuses nothing");
     }
 
     #[test]

@@ -151,6 +151,15 @@ pub const CHAIN_CERTIFICATES_MAX: usize = 4;
 pub const CERTIFICATE_BYTES_MAX: usize = 16 * 1024;
 /// Tenants in one bundle.
 pub const TENANTS_MAX: usize = 200_000;
+/// Tenants one life of a node numbers, those that have left the bundle included: numbers are never reused.
+pub const TENANT_KEYS_MAX: usize = 2 * TENANTS_MAX;
+/// Brokers one life of a node numbers, those that have left the bundle included.
+pub const BROKER_INDEXES_MAX: usize = 4 * NODES_MAX;
+/// Edges one life of a node numbers as its own, those that have gone included: a map of fifty neighbours, changed often.
+pub const EDGE_KEYS_MAX: usize = 4_096;
+/// How long what a narrowing has taken from an edge may still arrive without being held against the peer, in
+/// milliseconds: by then it has heard of the narrowing.
+pub const NARROWING_MS_MAX: u64 = 5_000;
 /// Brokers in one bundle.
 pub const NODES_MAX: usize = 10_000;
 /// Edges in one bundle.

@@ -205,11 +205,11 @@ impl Policy {
         let section = tenant.section();
         match rule {
             Rule::Own if reply.tokens().next() == Some(REPLY_TOKEN) => {
-                reply_owner_rule(section, principal, reply.tokens())
+                reply_owner_rule(&section, principal, reply.tokens())
             }
-            Rule::Own => own_rules(section, principal, true, |f| f.matches(reply)),
+            Rule::Own => own_rules(&section, principal, true, |f| f.matches(reply)),
             Rule::Grant(_) => {
-                let granted = grant_of(section, principal.tenant(), true, |f| f.matches(reply));
+                let granted = grant_of(&section, principal.tenant(), true, |f| f.matches(reply));
                 granted.map(|_| ()).ok_or(Deny::CrossTenant)
             }
             Rule::Node | Rule::Internal | Rule::Superuser => Ok(()),
@@ -248,7 +248,7 @@ impl Operation for Write<'_> {
             Role::Superuser => Ok((Scope::One(policy.tenant(destination.tenant())?), Rule::Superuser)),
             Role::Tenant if own => {
                 let tenant = policy.tenant(destination.tenant())?;
-                own_rules(tenant.section(), principal, true, |f| f.matches(destination.raw()))?;
+                own_rules(&tenant.section(), principal, true, |f| f.matches(destination.raw()))?;
                 Ok((Scope::One(tenant), Rule::Own))
             }
             Role::Tenant => match policy.tenants.by_id(destination.tenant()) {
@@ -281,8 +281,8 @@ impl Operation for Read {
             Role::Superuser => Ok((Scope::One(policy.tenant(id.as_str())?), Rule::Superuser)),
             Role::Tenant if own => {
                 let tenant = policy.tenant(id.as_str())?;
-                read_owner_rules(tenant.section(), principal, filter.raw())?;
-                own_rules(tenant.section(), principal, false, |f| f.covers(filter.raw()))?;
+                read_owner_rules(&tenant.section(), principal, filter.raw())?;
+                own_rules(&tenant.section(), principal, false, |f| f.covers(filter.raw()))?;
                 Ok((Scope::One(tenant), Rule::Own))
             }
             Role::Tenant => match policy.tenants.by_id(id.as_str()) {
@@ -366,7 +366,8 @@ fn grant(
     write: bool,
     fits: impl Fn(&RawFilter) -> bool,
 ) -> Option<(Scope, Rule)> {
-    let found = grant_of(tenant.section(), caller, write, fits)?;
+    let section = tenant.section();
+    let found = grant_of(&section, caller, write, fits)?;
     Some((Scope::One(Arc::clone(tenant)), Rule::Grant(found.name.clone())))
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::edge::{Edge, EdgeKey};
+use crate::limits::BROKER_INDEXES_MAX;
 use crate::name::{Label, NodeId};
 use crate::table::EdgeTargets;
 
@@ -16,10 +17,14 @@ use crate::table::EdgeTargets;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BrokerIndex(pub u32);
 
-/// The brokers of the fabric, numbered in the order of their names.
+/// The brokers of the fabric. Those of the first bundle are numbered in the order of their names; whoever comes later gets
+/// the next number, and the number of one that has gone is given to nobody else.
 #[derive(Debug, Default)]
 pub struct Brokers {
+    /// Every broker since the node's start, in the order of their numbers.
     names: Vec<NodeId>,
+    /// Those of the bundle in force.
+    numbers: BTreeMap<NodeId, BrokerIndex>,
     own: Option<BrokerIndex>,
 }
 
@@ -30,18 +35,39 @@ impl Brokers {
         let mut names: Vec<_> = names.into_iter().collect();
         names.sort();
         names.dedup();
-        let mut brokers = Self { names, own: None };
-        brokers.own = brokers.index(own);
-        brokers
+        let numbers: BTreeMap<_, _> = names.iter().cloned().zip((0..).map(BrokerIndex)).collect();
+        Self { own: numbers.get(own).copied(), names, numbers }
     }
 
-    /// The number of `name`.
+    /// The brokers of a newer bundle: whoever had a number keeps or regains it. `None` when this node is not among them,
+    /// or more have come and gone than one life of a node numbers.
+    #[must_use]
+    pub fn renew(&self, names: impl IntoIterator<Item = NodeId>) -> Option<Self> {
+        let ever: BTreeMap<&NodeId, BrokerIndex> = self.names.iter().zip((0..).map(BrokerIndex)).collect();
+        let mut all = self.names.clone();
+        let mut numbers = BTreeMap::new();
+        for name in names {
+            let number = match ever.get(&name).or_else(|| numbers.get(&name)) {
+                Some(number) => *number,
+                None => {
+                    let next = u32::try_from(all.len()).ok().filter(|_| all.len() < BROKER_INDEXES_MAX)?;
+                    all.push(name.clone());
+                    BrokerIndex(next)
+                }
+            };
+            numbers.insert(name, number);
+        }
+        let own = self.own.filter(|own| numbers.values().any(|number| number == own))?;
+        Some(Self { names: all, numbers, own: Some(own) })
+    }
+
+    /// The number of `name`, where the bundle has it.
     #[must_use]
     pub fn index(&self, name: &NodeId) -> Option<BrokerIndex> {
-        self.names.binary_search(name).ok().and_then(|i| u32::try_from(i).ok()).map(BrokerIndex)
+        self.numbers.get(name).copied()
     }
 
-    /// The name of number `index`.
+    /// The name of number `index`, also when it has left the bundle.
     #[must_use]
     pub fn name(&self, index: BrokerIndex) -> Option<&NodeId> {
         self.names.get(usize::try_from(index.0).ok()?)
@@ -53,7 +79,7 @@ impl Brokers {
         self.own
     }
 
-    /// How many brokers there are.
+    /// How many numbers were given; those of brokers that have gone included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.names.len()

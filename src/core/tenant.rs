@@ -1,17 +1,19 @@
 //! Tenants as the node holds them: one handle each, with the tenant's own routing table and counters.
 //!
 //! A session holds its own tenant's handle and nothing else, so an ordinary cross-tenant match cannot be written down.
-//! [`Tenants`] is immutable and is replaced as a whole when the bundle changes.
+//! [`Tenants`] is immutable and is replaced as a whole when the bundle changes. A tenant keeps its number and its handle for
+//! the life of the node: numbers of tenants that have left the bundle are given to nobody else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
 use crate::bundle::Section;
 use crate::count::Counters;
 use crate::data::ReplyRoutes;
+use crate::limits::TENANT_KEYS_MAX;
 use crate::name::TenantId;
 use crate::table::Table;
 
@@ -23,7 +25,8 @@ pub struct TenantKey(pub u32);
 #[derive(Debug)]
 pub struct Tenant {
     key: TenantKey,
-    section: Arc<Section>,
+    id: TenantId,
+    section: ArcSwap<Section>,
     table: ArcSwap<Table>,
     counters: Counters,
     replies: ReplyRoutes,
@@ -36,7 +39,8 @@ impl Tenant {
     pub fn new(key: TenantKey, section: Arc<Section>) -> Self {
         Self {
             key,
-            section,
+            id: section.tenant.clone(),
+            section: ArcSwap::new(section),
             table: ArcSwap::from_pointee(Table::default()),
             counters: Counters::default(),
             replies: ReplyRoutes::default(),
@@ -52,19 +56,19 @@ impl Tenant {
 
     /// The tenant's id.
     #[must_use]
-    pub fn id(&self) -> &TenantId {
-        &self.section.tenant
+    pub const fn id(&self) -> &TenantId {
+        &self.id
     }
 
-    /// The tenant's section of the bundle.
+    /// The tenant's section of the bundle in force; the last one it had, once it has left the bundle.
     #[must_use]
-    pub fn section(&self) -> &Section {
-        &self.section
+    pub fn section(&self) -> Guard<Arc<Section>> {
+        self.section.load()
     }
 
     /// The routing table now.
     #[must_use]
-    pub fn table(&self) -> arc_swap::Guard<Arc<Table>> {
+    pub fn table(&self) -> Guard<Arc<Table>> {
         self.table.load()
     }
 
@@ -82,7 +86,7 @@ impl Tenant {
     /// Counts one more session; `false` when the tenant has as many on this node as its section allows.
     #[must_use]
     pub fn enter(&self) -> bool {
-        let max = self.section.sessions_max;
+        let max = self.section.load().sessions_max;
         let more = |sessions: u32| sessions.checked_add(1).filter(|more| max == 0 || *more <= max);
         self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
@@ -99,12 +103,20 @@ impl Tenant {
     }
 }
 
-/// The tenants of the bundle.
+/// The tenants of the bundle, and the numbers of those that have left it.
 #[derive(Debug, Default)]
 pub struct Tenants {
     by_id: BTreeMap<TenantId, Arc<Tenant>>,
+    /// Every tenant since the node's start, in the order of their numbers.
     by_key: Vec<Arc<Tenant>>,
+    /// Those that are not in the bundle any more.
+    gone: BTreeMap<TenantId, TenantKey>,
 }
+
+/// More tenants have come and gone than one life of a node numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {TENANT_KEYS_MAX} tenants have come and gone: restart the node")]
+pub struct TooManyTenants;
 
 impl Tenants {
     /// A handle per section, numbered in the order given.
@@ -116,7 +128,37 @@ impl Tenants {
             .map(|(section, key)| Arc::new(Tenant::new(TenantKey(key), section)))
             .collect();
         let by_id = by_key.iter().map(|t| (t.id().clone(), Arc::clone(t))).collect();
-        Self { by_id, by_key }
+        Self { by_id, by_key, gone: BTreeMap::new() }
+    }
+
+    /// The tenants of a newer bundle. Whoever had a number keeps it, with table and counters, and gets its new section at
+    /// once; tenants that are new get the next numbers; those that are missing lose their names here, and nothing else.
+    ///
+    /// # Errors
+    /// [`TooManyTenants`]; nothing has changed then.
+    pub fn renew(&self, sections: impl IntoIterator<Item = Arc<Section>>) -> Result<Self, TooManyTenants> {
+        let mut by_key = self.by_key.clone();
+        let mut by_id = BTreeMap::new();
+        let mut renewed = Vec::new();
+        for section in sections {
+            let known = self.ever(section.tenant.as_str());
+            let tenant = match known {
+                Some(tenant) => {
+                    renewed.push((Arc::clone(tenant), section));
+                    Arc::clone(tenant)
+                }
+                None => {
+                    let key = u32::try_from(by_key.len()).ok().filter(|_| by_key.len() < TENANT_KEYS_MAX);
+                    let tenant = Arc::new(Tenant::new(TenantKey(key.ok_or(TooManyTenants)?), section));
+                    by_key.push(Arc::clone(&tenant));
+                    tenant
+                }
+            };
+            by_id.insert(tenant.id().clone(), tenant);
+        }
+        renewed.into_iter().for_each(|(tenant, section)| tenant.section.store(section));
+        let gone = by_key.iter().filter(|t| !by_id.contains_key(t.id())).map(|t| (t.id().clone(), t.key())).collect();
+        Ok(Self { by_id, by_key, gone })
     }
 
     /// The tenant with this id.
@@ -125,13 +167,19 @@ impl Tenants {
         self.by_id.get(id)
     }
 
-    /// The tenant with this number.
+    /// The tenant with this number, also when it has left the bundle.
     #[must_use]
     pub fn by_key(&self, key: TenantKey) -> Option<&Arc<Tenant>> {
         self.by_key.get(usize::try_from(key.0).ok()?)
     }
 
-    /// Every tenant, by id.
+    /// The tenant with this id, also when it has left the bundle: for what is still on its way.
+    #[must_use]
+    pub fn ever(&self, id: &str) -> Option<&Arc<Tenant>> {
+        self.by_id.get(id).or_else(|| self.by_key(*self.gone.get(id)?))
+    }
+
+    /// Every tenant of the bundle, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Tenant>> {
         self.by_id.values()
     }
@@ -139,29 +187,15 @@ impl Tenants {
     /// How many tenants there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.by_key.len()
+        self.by_id.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
+        self.by_id.is_empty()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tenant_has_as_many_sessions_as_its_section_allows() {
-        let mut section = Section::new(TenantId::parse("acme").unwrap(), [0; 16]);
-        let free = Tenant::new(TenantKey(0), Arc::new(section.clone()));
-        assert!((0..1000).all(|_| free.enter()), "zero is no limit");
-        section.sessions_max = 2;
-        let tenant = Tenant::new(TenantKey(0), Arc::new(section));
-        assert_eq!([tenant.enter(), tenant.enter(), tenant.enter()], [true, true, false]);
-        tenant.leave();
-        assert_eq!([tenant.enter(), tenant.enter()], [true, false]);
-    }
-}
+mod tests;

@@ -532,7 +532,7 @@ impl Lane {
         let key = raw.as_str().as_bytes();
         let generation = message.tenant.table().generation();
         if self.cache.get(key).is_none_or(|found| found.generation != generation) {
-            let found = message.tenant.table().find(self.class, raw, message.tenant.section());
+            let found = message.tenant.table().find(self.class, raw, &message.tenant.section());
             let weight = found.weight();
             if self.cache.len() >= MATCH_CACHE_MAX || self.cache_weight + weight > MATCH_CACHE_WEIGHT_MAX {
                 self.cache = HashMap::new();

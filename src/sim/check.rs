@@ -127,7 +127,7 @@ impl World {
 
     fn probe(&self, node: usize, tenant: usize, held: &Arc<Tenant>, class: Class, name: &str) -> Result<(), Violation> {
         let Ok(raw) = RawName::parse(name.as_bytes()) else { return Ok(()) };
-        let found = held.table().find(class, raw, held.section());
+        let found = held.table().find(class, raw, &held.section());
         let hops = self.plan.distances(node, tenant);
         let (mut plain, mut members) = (BTreeSet::new(), BTreeSet::new());
         for far in (0..self.brokers.len()).filter(|far| *far != node && hops.get(*far).is_some_and(Option::is_some)) {

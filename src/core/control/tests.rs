@@ -149,7 +149,7 @@ impl World {
 
     fn find(&self, node: usize, tenant: &str, name: &str) -> crate::table::Match {
         let tenant = self.tenants[node].by_id(tenant).unwrap();
-        tenant.table().find(Class::Live, RawName::parse(name.as_bytes()).unwrap(), tenant.section())
+        tenant.table().find(Class::Live, RawName::parse(name.as_bytes()).unwrap(), &tenant.section())
     }
 
     fn remote_targets(&self, node: usize, tenant: &str, name: &str) -> Vec<(String, Vec<String>)> {

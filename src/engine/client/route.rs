@@ -36,7 +36,7 @@ impl Route {
         let Scope::One(tenant) = permit.scope() else { return None };
         let destination = permit.object().0;
         let raw = destination.raw();
-        let found = tenant.table().find(destination.class(), raw, tenant.section());
+        let found = tenant.table().find(destination.class(), raw, &tenant.section());
         Some(Self {
             tenant: Arc::clone(tenant),
             rule: permit.rule().clone(),
