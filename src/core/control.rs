@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::bundle::Head;
+use crate::bundle::{EdgeEntry, Head};
 use crate::count::Drop;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
@@ -50,7 +50,7 @@ pub enum RecordError {
     Origin,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SubRecord {
     filter: Filter,
     sub: Arc<Sub>,
@@ -64,29 +64,38 @@ struct EdgeState {
     up: bool,
     expected: Option<u32>,
     finished: BTreeSet<TenantKey>,
+    /// Whether everything the peer knew when the bridge came up has been told, whatever was narrowed since.
+    complete: bool,
+    /// Tenants that came to the edge while the bridge was up, whose lists the peer has not told yet.
+    awaited: BTreeSet<TenantKey>,
     /// What was told over earlier bridges by brokers behind this edge, and not yet over this bridge.
     unconfirmed: BTreeSet<(TenantKey, BrokerIndex)>,
 }
 
 impl EdgeState {
     const fn new(edge: Arc<Edge>) -> Self {
-        Self { edge, up: false, expected: None, finished: BTreeSet::new(), unconfirmed: BTreeSet::new() }
+        Self {
+            edge,
+            up: false,
+            expected: None,
+            finished: BTreeSet::new(),
+            complete: false,
+            awaited: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
+        }
     }
 
     fn reset(&mut self, up: bool) {
-        self.up = up;
-        self.expected = None;
-        self.finished.clear();
-        self.unconfirmed.clear();
+        *self = Self { up, ..Self::new(Arc::clone(&self.edge)) };
     }
 
     /// Whether everything the peer knew when the bridge came up has been told.
     fn has_all(&self) -> bool {
-        self.expected.is_some_and(|n| self.finished.len() >= n as usize)
+        self.complete || self.expected.is_some_and(|n| self.finished.len() >= n as usize)
     }
 
     fn in_sync(&self, tenant: TenantKey) -> bool {
-        self.has_all() || self.finished.contains(&tenant)
+        !self.awaited.contains(&tenant) && (self.has_all() || self.finished.contains(&tenant))
     }
 }
 
@@ -107,6 +116,10 @@ pub struct Control {
     edges: BTreeMap<EdgeKey, EdgeState>,
     states: BTreeMap<TenantKey, TenantState>,
     sessions: BTreeMap<u64, BTreeMap<u32, SubRecord>>,
+    /// Tenants whose edges the last bundle changed: their lists are told again to peers that take the bundle later.
+    moved: BTreeSet<TenantKey>,
+    /// The edges each tenant's section names, as of the bundle in force.
+    carried: BTreeMap<TenantKey, Vec<Label>>,
     pending: BTreeMap<TenantKey, Table>,
     outgoing: Vec<Outgoing>,
     routes: BTreeMap<Vec<Label>, Arc<Routes>>,
@@ -124,11 +137,8 @@ impl Control {
         edges: Vec<Arc<Edge>>,
     ) -> Option<Self> {
         let brokers = Arc::new(Brokers::new(head.nodes.iter().map(|n| n.node.clone()), own));
-        let fabric_edges = head
-            .edges
-            .iter()
-            .filter_map(|e| Some((e.name.clone(), brokers.index(&e.a)?, brokers.index(&e.b)?)))
-            .collect();
+        let fabric_edges = fabric_edges(head, &brokers);
+        let carried = tenants.iter().map(|t| (t.key(), t.section().edges.clone())).collect();
         let edges = edges.into_iter().map(|edge| (edge.key(), EdgeState::new(edge))).collect();
         Some(Self {
             own: brokers.own()?,
@@ -139,6 +149,8 @@ impl Control {
             edges,
             states: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            moved: BTreeSet::new(),
+            carried,
             pending: BTreeMap::new(),
             outgoing: Vec::new(),
             routes: BTreeMap::new(),
@@ -247,7 +259,7 @@ impl Control {
         self.doubt(edge);
         let mut lists = 0;
         for tenant in effective.iter() {
-            lists += u32::from(self.send_lists(edge, tenant));
+            lists += u32::from(self.send_lists(edge, tenant, false));
         }
         lists
     }
@@ -331,7 +343,7 @@ impl Control {
             }
             let own = self.edges.values().find(|e| e.edge.name() == name);
             let is_own = *a == self.own || *b == self.own;
-            if is_own && !own.is_some_and(|e| e.up && e.edge.may_send(tenant)) {
+            if is_own && !own.is_some_and(|e| e.up && e.edge.may_receive(tenant)) {
                 continue;
             }
             names.push(name.clone());
@@ -343,6 +355,11 @@ impl Control {
     }
 }
 
+fn fabric_edges(head: &Head, brokers: &Brokers) -> Vec<(Label, BrokerIndex, BrokerIndex)> {
+    let numbered = |e: &EdgeEntry| Some((e.name.clone(), brokers.index(&e.a)?, brokers.index(&e.b)?));
+    head.edges.iter().filter_map(numbered).collect()
+}
+
 fn wish(filter: &Filter, sub: &Sub) -> Interest {
     Interest {
         filter: filter.raw().clone(),
@@ -352,7 +369,10 @@ fn wish(filter: &Filter, sub: &Sub) -> Interest {
     }
 }
 
+mod change;
 mod interest;
+
+pub use change::{Narrowed, Refused};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! two copies differ for a moment: a side accepts what both allow, and sends of it what the peer is known to accept.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -96,8 +96,8 @@ pub struct Edge {
     peer: NodeId,
     effective: ArcSwap<TenantSet>,
     accepted: ArcSwap<TenantSet>,
-    /// Tenants taken from a live bridge, and until when the peer may not know.
-    leaving: ArcSwap<(TenantSet, Time)>,
+    /// Until when the two ends may know different bundles, in the clock of this node.
+    excused_until: AtomicU64,
     up: AtomicBool,
     retired: AtomicBool,
     /// Slices and lanes of tenants outside the effective set, skipped on receipt.
@@ -114,7 +114,7 @@ impl Edge {
             peer,
             effective: ArcSwap::from_pointee(TenantSet::default()),
             accepted: ArcSwap::from_pointee(TenantSet::default()),
-            leaving: ArcSwap::from_pointee((TenantSet::default(), Time(0))),
+            excused_until: AtomicU64::new(0),
             up: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             refused: Counter::default(),
@@ -169,11 +169,16 @@ impl Edge {
         self.accepted.load_full()
     }
 
-    /// Whether the tenant was taken from the edge so lately that the peer may not know.
+    /// Whether the two ends may know different bundles, so that what does not fit is skipped and counted but not held
+    /// against the peer.
     #[must_use]
-    pub fn is_leaving(&self, tenant: TenantKey, now: Time) -> bool {
-        let leaving = self.leaving.load();
-        now < leaving.1 && leaving.0.contains(tenant)
+    pub fn is_excused(&self, now: Time) -> bool {
+        now.0 < self.excused_until.load(Ordering::Relaxed)
+    }
+
+    /// From now on the two ends may know different bundles, for [`NARROWING_MS_MAX`].
+    pub fn excuse(&self, now: Time) {
+        self.excused_until.fetch_max(now.plus_millis(NARROWING_MS_MAX).0, Ordering::Relaxed);
     }
 
     /// Whether the edge has been taken from this node; its number is given to no other.
@@ -191,19 +196,14 @@ impl Edge {
     pub(crate) fn set_effective(&self, set: TenantSet, up: bool) {
         self.accepted.store(Arc::new(set.clone()));
         self.effective.store(Arc::new(set));
-        self.leaving.store(Arc::default());
+        self.excused_until.store(0, Ordering::Relaxed);
         self.up.store(up, Ordering::Release);
     }
 
     /// Changes what a live bridge carries; the control half's right alone. What is not accepted any more may be on its way.
     pub(crate) fn change(&self, sends: TenantSet, accepts: TenantSet, now: Time) {
-        let before = self.leaving.load_full();
-        let taken = self.accepted.load().minus(&accepts);
-        let mut leaving = if now < before.1 { before.0.minus(&accepts) } else { TenantSet::default() };
-        taken.iter().for_each(|key| leaving.insert(key));
-        let until = if taken.is_empty() { before.1 } else { now.plus_millis(NARROWING_MS_MAX) };
         // First the excuse, then the narrowing, so that nothing is held against the peer in between.
-        self.leaving.store(Arc::new((leaving, until)));
+        self.excuse(now);
         self.effective.store(Arc::new(sends));
         self.accepted.store(Arc::new(accepts));
     }
@@ -231,20 +231,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_narrowed_may_arrive_for_a_while() {
+    fn what_was_narrowed_is_refused_at_once_and_excused_for_a_while() {
         let edge = Edge::new(EdgeKey(0), Label::parse("e").unwrap(), NodeId::parse("r/a").unwrap());
         let (one, two) = (TenantKey(1), TenantKey(2));
-        let both = TenantSet::from_iter([one, two]);
-        edge.set_effective(both, true);
+        edge.set_effective(TenantSet::from_iter([one, two]), true);
+        assert!(!edge.is_excused(Time(0)));
         edge.change(TenantSet::from_iter([one]), TenantSet::from_iter([one]), Time(0));
         assert!(edge.may_send(one) && !edge.may_send(two) && !edge.may_receive(two));
-        let soon = Time::from_millis(NARROWING_MS_MAX - 1);
-        assert!(edge.is_leaving(two, soon) && !edge.is_leaving(one, soon));
-        assert!(!edge.is_leaving(two, Time::from_millis(NARROWING_MS_MAX)), "then it is a lie");
-        edge.change(TenantSet::default(), TenantSet::default(), soon);
-        assert!(edge.is_leaving(one, soon) && edge.is_leaving(two, soon), "a second narrowing does not end the first");
+        assert!(edge.is_excused(Time::from_millis(NARROWING_MS_MAX - 1)));
+        assert!(!edge.is_excused(Time::from_millis(NARROWING_MS_MAX)), "then it is a lie");
+        edge.change(TenantSet::default(), TenantSet::default(), Time(0));
         edge.set_effective(TenantSet::default(), false);
-        assert!(!edge.is_leaving(one, soon), "a bridge that has ended excuses nothing");
+        assert!(!edge.is_excused(Time(0)), "a bridge that has ended excuses nothing");
     }
 
     #[test]

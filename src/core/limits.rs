@@ -157,8 +157,8 @@ pub const TENANT_KEYS_MAX: usize = 2 * TENANTS_MAX;
 pub const BROKER_INDEXES_MAX: usize = 4 * NODES_MAX;
 /// Edges one life of a node numbers as its own, those that have gone included: a map of fifty neighbours, changed often.
 pub const EDGE_KEYS_MAX: usize = 4_096;
-/// How long what a narrowing has taken from an edge may still arrive without being held against the peer, in
-/// milliseconds: by then it has heard of the narrowing.
+/// How long after a change of the bundle what does not fit it may arrive without being held against the peer, in
+/// milliseconds: by then the peer has heard of the change.
 pub const NARROWING_MS_MAX: u64 = 5_000;
 /// Brokers in one bundle.
 pub const NODES_MAX: usize = 10_000;

@@ -73,6 +73,11 @@ impl Brokers {
         self.names.get(usize::try_from(index.0).ok()?)
     }
 
+    /// The brokers of the bundle, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, BrokerIndex)> {
+        self.numbers.iter().map(|(name, index)| (name, *index))
+    }
+
     /// This node's number.
     #[must_use]
     pub const fn own(&self) -> Option<BrokerIndex> {

@@ -69,6 +69,12 @@ impl Table {
         Self { generation: self.generation + 1, ..self.clone() }
     }
 
+    /// An empty table in its place, for a tenant that has left the bundle.
+    #[must_use]
+    pub(crate) fn emptied(&self) -> Self {
+        Self { generation: self.generation + 1, ..Self::default() }
+    }
+
     pub(crate) fn set_routes(&mut self, routes: Arc<Routes>) {
         self.routes = routes;
     }

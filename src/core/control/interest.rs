@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Control, Outgoing, RecordError};
+use super::{Control, Outgoing, RecordError, TenantState};
 use crate::edge::{Edge, EdgeKey};
 use crate::interest::{Applied, Interest, Record, Remote};
 use crate::limits::INTEREST_FILTERS_MAX;
@@ -43,11 +43,13 @@ impl Control {
         }
     }
 
-    /// Sends everything known of `tenant` over `edge`, this broker's own list last. Nothing is sent when nothing is known.
-    pub(super) fn send_lists(&mut self, edge: EdgeKey, tenant: TenantKey) -> bool {
+    /// Sends everything known of `tenant` over `edge`, this broker's own list last. Nothing is sent when nothing is known,
+    /// unless the peer waits for it.
+    pub(super) fn send_lists(&mut self, edge: EdgeKey, tenant: TenantKey, awaited: bool) -> bool {
         let routes = self.routes(tenant);
         let peer = self.edges.get(&edge).and_then(|state| self.brokers.index(state.edge.peer()));
-        let Some(state) = self.states.get(&tenant) else { return false };
+        let untouched = TenantState::default();
+        let state = self.states.get(&tenant).unwrap_or(&untouched);
         let remotes = state.remote.iter().filter(|(origin, remote)| {
             // Brokers out of reach are told of, too: they may come back without anything new to say.
             let is_ahead = Some(**origin) == peer || routes.leads_over(edge, **origin);
@@ -55,7 +57,7 @@ impl Control {
         });
         let mut lists: Vec<_> =
             remotes.map(|(origin, remote)| (*origin, remote.incarnation(), remote.sync())).collect();
-        if lists.is_empty() && state.local.is_untouched() {
+        if !awaited && lists.is_empty() && state.local.is_untouched() {
             return false;
         }
         lists.push((self.own, self.incarnation, state.local.sync()));
@@ -67,7 +69,7 @@ impl Control {
 
     /// Sends the full lists of `tenant` over `edge` again, after records were lost on the way out.
     pub fn resend(&mut self, edge: EdgeKey, tenant: TenantKey) {
-        self.send_lists(edge, tenant);
+        self.send_lists(edge, tenant, false);
     }
 
     /// The peer of `edge` has said how many tenants' full lists it sends.
@@ -83,15 +85,20 @@ impl Control {
     /// and not know it any more, or know better. Of brokers reached over other edges the peer need not tell.
     pub(super) fn doubt(&mut self, edge: EdgeKey) {
         let tenants: Vec<_> = self.states.keys().copied().collect();
+        self.doubt_of(edge, &tenants);
+    }
+
+    /// As [`Self::doubt`], for these tenants.
+    pub(super) fn doubt_of(&mut self, edge: EdgeKey, tenants: &[TenantKey]) {
         let mut doubted = BTreeSet::new();
         for tenant in tenants {
-            let routes = self.routes(tenant);
-            let remotes = self.states.get(&tenant).into_iter().flat_map(|state| &state.remote);
+            let routes = self.routes(*tenant);
+            let remotes = self.states.get(tenant).into_iter().flat_map(|state| &state.remote);
             let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && routes.leads_over(edge, **origin));
-            doubted.extend(told.map(|(origin, _)| (tenant, *origin)));
+            doubted.extend(told.map(|(origin, _)| (*tenant, *origin)));
         }
         if let Some(state) = self.edges.get_mut(&edge) {
-            state.unconfirmed = doubted;
+            state.unconfirmed.extend(doubted);
         }
     }
 
@@ -113,6 +120,13 @@ impl Control {
     pub(super) fn interrupt(&mut self, edge: EdgeKey) {
         self.outgoing.retain(|record| record.edge != edge);
         let remotes = self.states.values_mut().flat_map(|state| state.remote.values_mut());
+        remotes.for_each(|remote| remote.interrupt(edge));
+    }
+
+    /// As [`Self::interrupt`], for one tenant that the edge does not carry any more.
+    pub(super) fn interrupt_of(&mut self, edge: EdgeKey, tenant: TenantKey) {
+        self.outgoing.retain(|record| record.edge != edge || record.tenant != tenant);
+        let remotes = self.states.get_mut(&tenant).into_iter().flat_map(|state| state.remote.values_mut());
         remotes.for_each(|remote| remote.interrupt(edge));
     }
 
@@ -149,6 +163,7 @@ impl Control {
             state.unconfirmed.remove(&(tenant, origin));
             if finished {
                 state.finished.insert(tenant);
+                state.awaited.remove(&tenant);
                 self.forget_unconfirmed(edge);
                 self.refresh_sync();
             }
@@ -178,6 +193,18 @@ impl Control {
         }
         if !applied.forward.is_empty() {
             self.flood(tenant, origin, incarnation, &applied.forward, from);
+        }
+    }
+
+    /// Forgets a broker that has left the bundle. Nobody is told: everybody gets the same bundle.
+    pub(super) fn forget_origin(&mut self, origin: BrokerIndex) {
+        let tenants: Vec<_> = self.states.keys().copied().collect();
+        for tenant in tenants {
+            let remote = self.states.get_mut(&tenant).and_then(|state| state.remote.remove(&origin));
+            if let Some(mut remote) = remote {
+                let applied = Applied { forward: Vec::new(), ..remote.forget() };
+                self.apply(tenant, origin, 0, applied, None);
+            }
         }
     }
 
@@ -213,7 +240,7 @@ impl Control {
 
     pub(super) fn in_sync(&self, tenant: TenantKey) -> bool {
         self.edges.values().all(|state| match state.up {
-            true => !state.edge.may_send(tenant) || state.in_sync(tenant),
+            true => !state.edge.may_receive(tenant) || state.in_sync(tenant),
             false => self.settled,
         })
     }

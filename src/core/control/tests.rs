@@ -11,6 +11,8 @@ use crate::policy::Policy;
 use crate::sched::{ClassConfig, SessionLanes};
 use crate::time::UnixTime;
 
+mod change;
+
 const NODES: [&str; 4] = ["global/g", "region-a/a", "region-b/b", "region-c/c"];
 const EDGES: [(&str, usize, usize); 2] = [("a-global", 0, 1), ("b-global", 0, 2)];
 

@@ -1,0 +1,211 @@
+//! Changes of the control half while it runs: a newer bundle, and edges that carry other tenants than before.
+//!
+//! What is taken away is gone in the same commit: nothing is routed, told or accepted by the older bundle afterwards.
+//! What is added comes edge by edge, as the two ends agree. Tenants that nothing changed for keep their lanes and tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Control, EdgeState, SubRecord, fabric_edges, wish};
+use crate::bundle::Head;
+use crate::deny::Deny;
+use crate::edge::{Edge, EdgeKey, TenantSet};
+use crate::policy::{Policy, Read, Scope};
+use crate::port::SessionPort;
+use crate::routes::{BrokerIndex, Brokers};
+use crate::tenant::TenantKey;
+use crate::time::Time;
+
+/// A standing subscription that the newer policy does not permit; it has ended.
+#[derive(Debug)]
+pub struct Refused {
+    /// The session.
+    pub port: Arc<SessionPort>,
+    /// The client's number for the subscription.
+    pub sid: u32,
+    /// Its filter.
+    pub filter: String,
+    /// Why.
+    pub reason: Deny,
+}
+
+/// A tenant that an edge does not carry any more: what is queued for it there must go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Narrowed {
+    /// The edge.
+    pub edge: EdgeKey,
+    /// The tenant.
+    pub tenant: TenantKey,
+}
+
+impl Control {
+    /// Takes a newer bundle: its head, its brokers and tenants, and this node's edges as they are now. `policy` is over
+    /// these tenants. Every live edge is narrowed to what the bundle allows; standing subscriptions are asked for again.
+    pub fn renew(
+        &mut self,
+        head: &Head,
+        brokers: Arc<Brokers>,
+        edges: Vec<Arc<Edge>>,
+        policy: &Policy,
+        now: Time,
+    ) -> (Vec<Refused>, Vec<Narrowed>) {
+        let before = Arc::clone(&self.tenants);
+        let tenants = Arc::clone(policy.tenants());
+        let carried: BTreeMap<_, _> = tenants.iter().map(|t| (t.key(), t.section().edges.clone())).collect();
+        self.moved =
+            carried.iter().filter(|(key, edges)| self.carried.get(key) != Some(*edges)).map(|(k, _)| *k).collect();
+        self.carried = carried;
+        self.fabric_edges = fabric_edges(head, &brokers);
+        let gone = missing(&self.brokers, &brokers);
+        self.brokers = brokers;
+        self.tenants = tenants;
+        let mut narrowed = self.replace_edges(edges);
+        let keys: Vec<_> = self.edges.keys().copied().collect();
+        for key in keys {
+            narrowed.extend(self.narrow_to_bundle(key, now));
+        }
+        gone.into_iter().for_each(|origin| self.forget_origin(origin));
+        let refused = self.reauthorize(policy);
+        for tenant in before.iter().filter(|t| self.tenants.by_id(t.id().as_str()).is_none()) {
+            self.states.remove(&tenant.key());
+            self.outgoing.retain(|record| record.tenant != tenant.key());
+            self.pending.insert(tenant.key(), tenant.table().emptied());
+        }
+        self.reroute();
+        (refused, narrowed)
+    }
+
+    /// What the bridge of a live edge carries has changed: `sends` is what the peer is known to accept, `accepts` what
+    /// both ends allow. Returns the tenants that it does not send any more.
+    pub fn edge_change(&mut self, edge: EdgeKey, sends: TenantSet, accepts: TenantSet, now: Time) -> Vec<Narrowed> {
+        let Some(state) = self.edges.get_mut(&edge).filter(|state| state.up) else { return Vec::new() };
+        let (sent, accepted) = (state.edge.effective(), state.edge.accepted());
+        let (sends, accepts) = (sends.and(&accepts), accepts);
+        let lost: Vec<_> = accepted.minus(&accepts).iter().collect();
+        let unsent: Vec<_> = sent.minus(&sends).iter().collect();
+        let come: Vec<_> = accepts.minus(&accepted).iter().collect();
+        let to_tell: Vec<_> = sends.minus(&sent).iter().collect();
+        state.edge.change(sends, accepts, now);
+        if !lost.is_empty() {
+            state.complete |= state.has_all();
+        }
+        for tenant in &lost {
+            state.finished.remove(tenant);
+            state.awaited.remove(tenant);
+            state.unconfirmed.retain(|(of, _)| of != tenant);
+        }
+        for tenant in &come {
+            state.finished.remove(tenant);
+            state.awaited.insert(*tenant);
+        }
+        for tenant in lost.iter().chain(&unsent) {
+            self.interrupt_of(edge, *tenant);
+        }
+        if !(lost.is_empty() && come.is_empty()) {
+            self.reroute();
+        }
+        self.doubt_of(edge, &come);
+        for tenant in to_tell {
+            self.interrupt_of(edge, tenant);
+            self.send_lists(edge, tenant, true);
+        }
+        unsent.into_iter().map(|tenant| Narrowed { edge, tenant }).collect()
+    }
+
+    /// The peer of `edge` has taken the bundle that is in force here: what it could not place before is told again.
+    pub fn peer_has_bundle(&mut self, edge: EdgeKey) {
+        let sends = self.edges.get(&edge).filter(|state| state.up).map(|state| state.edge.effective());
+        let moved: Vec<_> =
+            self.moved.iter().copied().filter(|t| sends.as_ref().is_some_and(|s| s.contains(*t))).collect();
+        for tenant in moved {
+            self.send_lists(edge, tenant, false);
+        }
+    }
+
+    /// Adds the edges that are new and takes down those that are not there any more.
+    fn replace_edges(&mut self, edges: Vec<Arc<Edge>>) -> Vec<Narrowed> {
+        let kept: BTreeSet<_> = edges.iter().map(|edge| edge.key()).collect();
+        let gone: Vec<_> = self.edges.keys().copied().filter(|key| !kept.contains(key)).collect();
+        let mut narrowed = Vec::new();
+        for key in gone {
+            let carried = self.edges.get(&key).map(|state| state.edge.effective());
+            narrowed.extend(carried.iter().flat_map(|set| set.iter()).map(|tenant| Narrowed { edge: key, tenant }));
+            self.edge_down(key);
+            self.edges.remove(&key);
+        }
+        for edge in edges {
+            self.edges.entry(edge.key()).or_insert_with(|| EdgeState::new(edge));
+        }
+        narrowed
+    }
+
+    fn narrow_to_bundle(&mut self, key: EdgeKey, now: Time) -> Vec<Narrowed> {
+        let Some(state) = self.edges.get(&key).filter(|state| state.up) else { return Vec::new() };
+        let allows = |tenant: &TenantKey| {
+            let held = self.tenants.by_key(*tenant).filter(|t| self.tenants.by_id(t.id().as_str()).is_some());
+            held.is_some_and(|tenant| tenant.section().edges.contains(state.edge.name()))
+        };
+        let (sent, accepted) = (state.edge.effective(), state.edge.accepted());
+        let sends: TenantSet = sent.iter().filter(allows).collect();
+        let accepts: TenantSet = accepted.iter().filter(allows).collect();
+        if accepted.minus(&accepts).is_empty() && sent.minus(&sends).is_empty() {
+            // The peer may have the older bundle all the same.
+            state.edge.excuse(now);
+            return Vec::new();
+        }
+        self.edge_change(key, sends, accepts, now)
+    }
+
+    /// Asks policy again for every standing subscription; what it refuses has ended.
+    fn reauthorize(&mut self, policy: &Policy) -> Vec<Refused> {
+        let mut refused = Vec::new();
+        for (session, mut subs) in std::mem::take(&mut self.sessions) {
+            let numbers: Vec<_> = subs.keys().copied().collect();
+            for sid in numbers {
+                let Some(record) = subs.get_mut(&sid) else { continue };
+                let port = record.sub.port();
+                match policy.authorize(port.principal(), Read(record.filter.clone())) {
+                    Ok(permit) => {
+                        let scope: Vec<TenantKey> = match permit.scope() {
+                            Scope::One(tenant) => vec![tenant.key()],
+                            Scope::All => policy.tenants().iter().map(|t| t.key()).collect(),
+                        };
+                        self.rescope(session, sid, record, scope);
+                    }
+                    Err(reason) => {
+                        let (port, filter) = (Arc::clone(port), record.filter.to_string());
+                        self.forget(session, sid, record);
+                        subs.remove(&sid);
+                        refused.push(Refused { port, sid, filter, reason });
+                    }
+                }
+            }
+            self.sessions.insert(session, subs);
+        }
+        refused
+    }
+
+    /// A subscription reaches other tenants than before.
+    fn rescope(&mut self, session: u64, sid: u32, record: &mut SubRecord, scope: Vec<TenantKey>) {
+        let (was, is): (BTreeSet<_>, BTreeSet<_>) =
+            (record.scope.iter().copied().collect(), scope.iter().copied().collect());
+        let lost = SubRecord { scope: was.difference(&is).copied().collect(), ..record.clone() };
+        self.forget(session, sid, &lost);
+        for tenant in is.difference(&was) {
+            if let Some(table) = self.table(*tenant) {
+                table.add_local(record.filter.raw(), Arc::clone(&record.sub));
+            }
+            if record.advertised {
+                let wish = wish(&record.filter, &record.sub);
+                let change = self.states.entry(*tenant).or_default().local.add(wish);
+                self.tell(*tenant, change);
+            }
+        }
+        record.scope = scope;
+    }
+}
+
+/// The brokers that the newer bundle does not have any more.
+fn missing(before: &Brokers, after: &Brokers) -> Vec<BrokerIndex> {
+    before.iter().filter(|(name, _)| after.index(name).is_none()).map(|(_, index)| index).collect()
+}
