@@ -7,19 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::bundle::{EdgeEntry, Head};
+use crate::bundle::Head;
 use crate::count::Drop;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
-use crate::guard::{Guard, off};
 use crate::interest::{Interest, Local, Record, Remote};
 use crate::limits::SESSION_SUBSCRIPTIONS_MAX;
 use crate::name::{Class, Filter, Label, NodeId, QueueGroup};
 use crate::policy::{Permit, Read, Scope};
 use crate::port::{SessionPort, Sub};
-use crate::routes::{BrokerIndex, Brokers, Link, Routes, compute};
+use crate::routes::{BrokerIndex, Brokers, Routes};
 use crate::table::Table;
 use crate::tenant::{Tenant, TenantKey, Tenants};
+use crate::topology::{LinkCrypto, Topology};
 
 /// A record to send over an edge, in the tenant's own `ctrl` lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,8 @@ pub struct Control {
     incarnation: u64,
     brokers: Arc<Brokers>,
     tenants: Arc<Tenants>,
-    fabric_edges: Vec<(Label, BrokerIndex, BrokerIndex)>,
+    topology: Topology,
+    groups: Vec<Group>,
     edges: BTreeMap<EdgeKey, EdgeState>,
     states: BTreeMap<TenantKey, TenantState>,
     sessions: BTreeMap<u64, BTreeMap<u32, SubRecord>>,
@@ -122,7 +123,6 @@ pub struct Control {
     carried: BTreeMap<TenantKey, Vec<Label>>,
     pending: BTreeMap<TenantKey, Table>,
     outgoing: Vec<Outgoing>,
-    routes: BTreeMap<Vec<Label>, Arc<Routes>>,
     settled: bool,
 }
 
@@ -135,17 +135,23 @@ impl Control {
         head: &Head,
         tenants: Arc<Tenants>,
         edges: Vec<Arc<Edge>>,
+        crypto: Box<dyn LinkCrypto>,
     ) -> Option<Self> {
         let brokers = Arc::new(Brokers::new(head.nodes.iter().map(|n| n.node.clone()), own));
-        let fabric_edges = fabric_edges(head, &brokers);
+        let own = brokers.own()?;
+        let mut topology = Topology::new(head, own, incarnation, Arc::clone(&brokers), crypto);
+        for edge in &edges {
+            topology.add_own(edge.key(), edge.name(), edge.metric());
+        }
         let carried = tenants.iter().map(|t| (t.key(), t.section().edges.clone())).collect();
         let edges = edges.into_iter().map(|edge| (edge.key(), EdgeState::new(edge))).collect();
         Some(Self {
-            own: brokers.own()?,
+            own,
             incarnation,
             brokers,
             tenants,
-            fabric_edges,
+            topology,
+            groups: Vec::new(),
             edges,
             states: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -153,7 +159,6 @@ impl Control {
             carried,
             pending: BTreeMap::new(),
             outgoing: Vec::new(),
-            routes: BTreeMap::new(),
             settled: false,
         })
     }
@@ -252,6 +257,7 @@ impl Control {
         let peer = self.brokers.index(state.edge.peer());
         // Changes meant for the bridge before this one: told now, they would make the full lists look like old news.
         self.interrupt(edge);
+        self.topology.edge_up(edge);
         self.reroute();
         if let Some(peer) = peer {
             self.reborn(peer, peer_incarnation, edge);
@@ -270,6 +276,7 @@ impl Control {
         state.edge.set_effective(TenantSet::default(), false);
         state.reset(false);
         self.interrupt(edge);
+        self.topology.edge_down(edge);
         self.reroute();
     }
 
@@ -291,6 +298,7 @@ impl Control {
 
     /// Publishes what has changed and hands out the records to send.
     pub fn commit(&mut self) -> Vec<Outgoing> {
+        self.follow_topology();
         for (key, table) in std::mem::take(&mut self.pending) {
             if let Some(tenant) = self.tenants.by_key(key) {
                 tenant.publish(table);
@@ -316,48 +324,6 @@ impl Control {
         let pending = self.pending.get(&tenant).map(|table| Arc::clone(table.routes()));
         pending.or_else(published).unwrap_or_default()
     }
-
-    /// New routes for every tenant, after an edge came or went.
-    fn reroute(&mut self) {
-        self.routes.clear();
-        let keys: Vec<_> = self.tenants.iter().map(|t| t.key()).collect();
-        for key in keys {
-            let routes = self.routes_of(key);
-            let in_sync = self.in_sync(key);
-            if let Some(table) = self.table(key) {
-                table.set_routes(routes);
-                table.set_in_sync(in_sync);
-            }
-        }
-    }
-
-    /// The routes over the edges that `tenant` may use now, computed once per distinct set.
-    fn routes_of(&mut self, tenant: TenantKey) -> Arc<Routes> {
-        let Some(section) = self.tenants.by_key(tenant).map(Arc::clone) else { return Arc::default() };
-        let section = section.section();
-        let mut names = Vec::new();
-        let mut links = Vec::new();
-        for (name, a, b) in &self.fabric_edges {
-            if !section.edges.contains(name) && !off(Guard::EdgeSender) {
-                continue;
-            }
-            let own = self.edges.values().find(|e| e.edge.name() == name);
-            let is_own = *a == self.own || *b == self.own;
-            if is_own && !own.is_some_and(|e| e.up && e.edge.may_receive(tenant)) {
-                continue;
-            }
-            names.push(name.clone());
-            let own = own.filter(|_| is_own).map(|e| Arc::clone(&e.edge));
-            links.push(Link { name: name.clone(), a: *a, b: *b, own });
-        }
-        let (count, own) = (self.brokers.len(), self.own);
-        Arc::clone(self.routes.entry(names).or_insert_with(|| Arc::new(compute(count, own, &links))))
-    }
-}
-
-fn fabric_edges(head: &Head, brokers: &Brokers) -> Vec<(Label, BrokerIndex, BrokerIndex)> {
-    let numbered = |e: &EdgeEntry| Some((e.name.clone(), brokers.index(&e.a)?, brokers.index(&e.b)?));
-    head.edges.iter().filter_map(numbered).collect()
 }
 
 fn wish(filter: &Filter, sub: &Sub) -> Interest {
@@ -371,6 +337,9 @@ fn wish(filter: &Filter, sub: &Sub) -> Interest {
 
 mod change;
 mod interest;
+mod routing;
+
+use routing::Group;
 
 pub use change::{Narrowed, Refused};
 

@@ -5,7 +5,7 @@
 //! two copies differ for a moment: a side accepts what both allow, and sends of it what the peer is known to accept.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -94,6 +94,7 @@ pub struct Edge {
     key: EdgeKey,
     name: Label,
     peer: NodeId,
+    metric: AtomicU32,
     effective: ArcSwap<TenantSet>,
     accepted: ArcSwap<TenantSet>,
     /// Until when the two ends may know different bundles, in the clock of this node.
@@ -112,6 +113,7 @@ impl Edge {
             key,
             name,
             peer,
+            metric: AtomicU32::new(0),
             effective: ArcSwap::from_pointee(TenantSet::default()),
             accepted: ArcSwap::from_pointee(TenantSet::default()),
             excused_until: AtomicU64::new(0),
@@ -137,6 +139,17 @@ impl Edge {
     #[must_use]
     pub const fn peer(&self) -> &NodeId {
         &self.peer
+    }
+
+    /// What this side's configuration adds to the measured cost.
+    #[must_use]
+    pub fn metric(&self) -> u32 {
+        self.metric.load(Ordering::Relaxed)
+    }
+
+    /// Sets what this side's configuration adds to the measured cost; the control half reads it when it takes the edge.
+    pub fn set_metric(&self, metric: u32) {
+        self.metric.store(metric, Ordering::Relaxed);
     }
 
     /// Whether a bridge is up.

@@ -25,3 +25,4 @@ pub mod sched;
 pub mod table;
 pub mod tenant;
 pub mod time;
+pub mod topology;

@@ -145,6 +145,8 @@ pub const BRIDGE_IDLE_MS_MAX: u64 = 10_000;
 /// Bytes of one unaccepted QUIC connection that are kept.
 pub const INCOMING_BYTES_MAX: u64 = 64 * 1024;
 
+/// Longest signature of a leaf over a link key, in bytes: RSA of 4096 bits.
+pub const LEAF_SIGNATURE_BYTES_MAX: usize = 512;
 /// Certificates in one presented chain: leaf, region CA, root and one to spare.
 pub const CHAIN_CERTIFICATES_MAX: usize = 4;
 /// Size of one presented certificate, in bytes: bounds what is parsed for a stranger.
@@ -232,6 +234,16 @@ pub const REDIAL_MS_MIN: u64 = 100;
 pub const REDIAL_MS_MAX: u64 = 5_000;
 /// Interval of liveness probes on a bridge, in milliseconds (DESIGN section 5).
 pub const PROBE_MS: u64 = 200;
+/// Greatest cost of one edge: sums over any path stay far from overflow.
+pub const LINK_COST_MAX: u32 = 1_000_000;
+/// How far ahead of this broker's own an epoch or incarnation may be, in milliseconds: a century of clock error.
+pub const LINK_EPOCH_AHEAD_MAX: u64 = 100 * 365 * 86_400_000;
+/// Pause between two tellings of one edge's cost, in milliseconds: routes must not follow every jitter.
+pub const LINK_COST_HOLD_MS: u64 = 10_000;
+/// Interval in which neighbours compare what they know of the fabric's edges, in milliseconds.
+pub const LINK_DIGEST_MS: u64 = 10_000;
+/// Records of edges given to one bridge at once; the rest waits, and newer states replace older ones.
+pub const LINK_RECORDS_AT_ONCE: usize = 64;
 /// Shortest silence after which a bridge is dead, in milliseconds (DESIGN section 5: max(1 s, 4 x RTT)).
 pub const DEAD_MS_MIN: u64 = 1_000;
 

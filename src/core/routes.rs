@@ -1,16 +1,17 @@
 //! Routes: the next hop towards every broker, for one set of edges (DESIGN section 5).
 //!
-//! The bundle says which edges exist and which tenants each may carry; this node knows which of its own are up. Routes
-//! are computed once per distinct set of usable edges and shared by all tenants that have the same. Cost is one per hop
-//! for now, ties go to the lesser edge name. Brokers are numbered in the order of their names, so that every broker
-//! computes the same.
+//! The bundle says which edges exist and which tenants each may carry, the topology which are up and what they cost. Routes
+//! are computed once per distinct set of usable edges and shared by all tenants that have the same. Every edge costs
+//! something, so that every broker's next hop is nearer to the target than itself: messages do not go in circles once all
+//! know the same.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use crate::edge::{Edge, EdgeKey};
 use crate::limits::BROKER_INDEXES_MAX;
-use crate::name::{Label, NodeId};
+use crate::name::NodeId;
 use crate::table::EdgeTargets;
 
 /// The number of a broker on this node; on the wire it is a handle, announced per lane.
@@ -106,18 +107,55 @@ pub struct Hop {
     pub cost: u32,
 }
 
+/// From where messages may come over each of this node's edges, for one set of edges of the bundle. It does not follow
+/// which edges are up: what is on its way may have taken an edge that has failed since.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Behind {
+    /// Brokers that the peer of an edge can reach without this node.
+    from: BTreeMap<EdgeKey, Vec<bool>>,
+    /// Brokers that this node can reach without the peer of an edge.
+    without: BTreeMap<EdgeKey, Vec<bool>>,
+}
+
 /// The next hops of one set of usable edges.
 #[derive(Debug, Default)]
 pub struct Routes {
     hops: Vec<Option<Hop>>,
-    behind: BTreeMap<EdgeKey, Vec<bool>>,
+    behind: Arc<Behind>,
+    lives: Arc<Vec<u64>>,
 }
 
 impl Routes {
+    /// Routes of these next hops. `lives` are the incarnations of the brokers as far as they are known.
+    #[must_use]
+    pub const fn new(hops: Vec<Option<Hop>>, behind: Arc<Behind>, lives: Arc<Vec<u64>>) -> Self {
+        Self { hops, behind, lives }
+    }
+
+    /// Whether a message finds the same way by both, and the brokers at its end are the same.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Option<Hop>, &Option<Hop>)| match (a, b) {
+            (Some(a), Some(b)) => a.cost == b.cost && a.edge.key() == b.edge.key(),
+            (None, None) => true,
+            _ => false,
+        };
+        self.hops.len() == other.hops.len()
+            && self.hops.iter().zip(&other.hops).all(same)
+            && self.behind == other.behind
+            && self.lives == other.lives
+    }
+
     /// The next hop towards `broker`; `None` for this node and for brokers out of reach.
     #[must_use]
     pub fn hop(&self, broker: BrokerIndex) -> Option<&Hop> {
         self.hops.get(usize::try_from(broker.0).ok()?)?.as_ref()
+    }
+
+    /// The incarnation of `broker`; zero where it is not known.
+    #[must_use]
+    pub fn life(&self, broker: BrokerIndex) -> u64 {
+        usize::try_from(broker.0).ok().and_then(|index| self.lives.get(index)).copied().unwrap_or(0)
     }
 
     /// Whether the next hop towards `broker` is `edge`.
@@ -129,8 +167,14 @@ impl Routes {
     /// Whether a message that entered at `origin` can reach this node over `edge` without passing it before.
     #[must_use]
     pub fn is_behind(&self, edge: EdgeKey, origin: BrokerIndex) -> bool {
-        let index = usize::try_from(origin.0).unwrap_or(usize::MAX);
-        self.behind.get(&edge).and_then(|set| set.get(index)).copied().unwrap_or(false)
+        contains(&self.behind.from, edge, origin)
+    }
+
+    /// Whether what is known of `origin` may be told over `edge`: whether this node can have it without the peer. The peer
+    /// checks the same from its side with [`Self::is_behind`].
+    #[must_use]
+    pub fn may_tell(&self, edge: EdgeKey, origin: BrokerIndex) -> bool {
+        contains(&self.behind.without, edge, origin)
     }
 
     /// Sorts target brokers by their next hop; brokers out of reach are left out.
@@ -149,69 +193,97 @@ impl Routes {
     }
 }
 
-/// One usable edge of the fabric as routing sees it.
+/// One edge of the fabric as routing sees it.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// The edge's name; breaks ties.
-    pub name: Label,
     /// One end.
     pub a: BrokerIndex,
     /// The other end.
     pub b: BrokerIndex,
+    /// What crossing it costs, at least 1, so that every hop leads nearer.
+    pub cost: u32,
     /// This node's handle when it is one of the ends.
     pub own: Option<Arc<Edge>>,
 }
 
-/// Computes the next hops from `own` over `links`, which hold only edges that may be used: allowed for the tenants in
-/// question and, where they are this node's own, up.
-#[must_use]
-pub fn compute(brokers: usize, own: BrokerIndex, links: &[Link]) -> Routes {
-    let mut neighbours: Vec<Vec<(BrokerIndex, &Link)>> = vec![Vec::new(); brokers];
-    for link in links {
-        for (from, to) in [(link.a, link.b), (link.b, link.a)] {
-            if let Some(list) = neighbours.get_mut(from.0 as usize) {
-                list.push((to, link));
+/// Edges by their ends.
+struct Around<'l>(Vec<Vec<(BrokerIndex, &'l Link)>>);
+
+impl<'l> Around<'l> {
+    fn new(brokers: usize, links: &'l [Link]) -> Self {
+        let mut neighbours = vec![Vec::new(); brokers];
+        for link in links {
+            for (from, to) in [(link.a, link.b), (link.b, link.a)] {
+                if let Some(list) = neighbours.get_mut(from.0 as usize) {
+                    list.push((to, link));
+                }
             }
         }
+        Self(neighbours)
     }
-    neighbours.iter_mut().for_each(|list| list.sort_by(|x, y| x.1.name.cmp(&y.1.name)));
-    let around = |broker: BrokerIndex| neighbours.get(broker.0 as usize).map_or(&[][..], Vec::as_slice);
-    let mut hops: Vec<Option<Hop>> = vec![None; brokers];
-    let mut queue: std::collections::VecDeque<(BrokerIndex, Hop)> = around(own)
-        .iter()
-        .filter_map(|(to, link)| Some((*to, Hop { edge: Arc::clone(link.own.as_ref()?), cost: 1 })))
-        .collect();
-    while let Some((broker, hop)) = queue.pop_front() {
-        let Some(slot) = hops.get_mut(broker.0 as usize) else { continue };
-        if broker == own || slot.is_some() {
-            continue;
-        }
-        *slot = Some(hop.clone());
-        let onward = Hop { edge: hop.edge, cost: hop.cost + 1 };
-        queue.extend(around(broker).iter().map(|(to, _)| (*to, onward.clone())));
+
+    fn of(&self, broker: BrokerIndex) -> &[(BrokerIndex, &'l Link)] {
+        self.0.get(broker.0 as usize).map_or(&[], Vec::as_slice)
     }
-    let behind = around(own)
-        .iter()
-        .filter_map(|(peer, link)| Some((link.own.as_ref()?.key(), reach(brokers, own, *peer, &around))))
-        .collect();
-    Routes { hops, behind }
 }
 
-/// The brokers that `peer` can reach without `own`.
-fn reach<'l>(
-    brokers: usize,
-    own: BrokerIndex,
-    peer: BrokerIndex,
-    around: &impl Fn(BrokerIndex) -> &'l [(BrokerIndex, &'l Link)],
-) -> Vec<bool> {
-    let mut seen = vec![false; brokers];
-    let mut stack = vec![peer];
+/// Computes the next hops from `own` over `links`, which hold only edges that may be used: allowed for the tenants in
+/// question, and up. Of ways that cost the same, the one over the edge with the lesser name is taken.
+#[must_use]
+pub fn compute(brokers: usize, own: BrokerIndex, links: &[Link]) -> Vec<Option<Hop>> {
+    let around = Around::new(brokers, links);
+    let mut exits: Vec<(BrokerIndex, u32, &Arc<Edge>)> =
+        around.of(own).iter().filter_map(|(to, link)| Some((*to, link.cost, link.own.as_ref()?))).collect();
+    exits.sort_by(|x, y| x.2.name().cmp(y.2.name()));
+    let mut hops: Vec<Option<Hop>> = vec![None; brokers];
+    // By cost, then by the place of the edge taken first.
+    let mut heap: BinaryHeap<Reverse<(u32, usize, BrokerIndex)>> =
+        exits.iter().enumerate().map(|(exit, (to, cost, _))| Reverse((*cost, exit, *to))).collect();
+    while let Some(Reverse((cost, exit, broker))) = heap.pop() {
+        let Some(slot @ None) = hops.get_mut(broker.0 as usize) else { continue };
+        let Some((_, _, edge)) = exits.get(exit) else { continue };
+        if broker == own {
+            continue;
+        }
+        *slot = Some(Hop { edge: Arc::clone(edge), cost });
+        let onward = around.of(broker).iter().filter(|(to, _)| *to != own);
+        heap.extend(onward.map(|(to, link)| Reverse((cost.saturating_add(link.cost), exit, *to))));
+    }
+    hops
+}
+
+/// From where messages may come over each of this node's edges, when they may use `links`.
+#[must_use]
+pub fn behind(brokers: usize, own: BrokerIndex, links: &[Link]) -> Behind {
+    let around = Around::new(brokers, links);
+    let mut behind = Behind::default();
+    for (peer, link) in around.of(own) {
+        if let Some(edge) = &link.own {
+            behind.from.insert(edge.key(), reach(*peer, own, &around));
+            behind.without.insert(edge.key(), reach(own, *peer, &around));
+        }
+    }
+    behind
+}
+
+fn contains(sets: &BTreeMap<EdgeKey, Vec<bool>>, edge: EdgeKey, broker: BrokerIndex) -> bool {
+    let index = usize::try_from(broker.0).unwrap_or(usize::MAX);
+    sets.get(&edge).and_then(|set| set.get(index)).copied().unwrap_or(false)
+}
+
+/// The brokers that `from` can reach without `without`; itself included.
+fn reach(from: BrokerIndex, without: BrokerIndex, around: &Around<'_>) -> Vec<bool> {
+    let mut seen = vec![false; around.0.len()];
+    let mut stack = vec![from];
     while let Some(broker) = stack.pop() {
         match seen.get_mut(broker.0 as usize) {
-            Some(mark) if !*mark && broker != own => *mark = true,
+            Some(mark) if !*mark && broker != without => *mark = true,
             _ => continue,
         }
-        stack.extend(around(broker).iter().map(|(to, _)| *to));
+        stack.extend(around.of(broker).iter().map(|(to, _)| *to));
     }
     seen
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,10 +20,12 @@ use glocal_core::routes::BrokerIndex;
 use glocal_core::sched::{Pushed, QueuedFrame};
 use glocal_core::tenant::TenantKey;
 use glocal_core::time::Time;
+use glocal_core::topology::{LinkError, LinkMessage};
 use glocal_wire::control as wire;
 use glocal_wire::nats;
 
 use crate::link::{Handles, append};
+use crate::link_state::Outbox;
 use crate::routed::Letter;
 use crate::shared::Shared;
 
@@ -100,6 +102,20 @@ pub enum Command {
         /// The record.
         record: Record,
     },
+    /// A message about the fabric's edges came over the control stream of an edge.
+    LinkState {
+        /// The edge.
+        edge: EdgeKey,
+        /// The message.
+        message: LinkMessage,
+    },
+    /// The round-trip time of an edge was measured.
+    Rtt {
+        /// The edge.
+        edge: EdgeKey,
+        /// In microseconds.
+        micros: u64,
+    },
     /// A control frame for this broker came from another one of the tenant's mesh.
     Letter(Letter),
     /// The edges have had their time to come up.
@@ -115,6 +131,8 @@ pub enum Outcome {
     Lists(u32),
     /// A record was refused: the peer is out of date, or lies.
     RecordRefused(RecordError),
+    /// A message about the fabric's edges was refused.
+    LinkRefused(LinkError),
 }
 
 /// The control half with what it has still to say.
@@ -155,10 +173,17 @@ impl Driver {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
+            || self.shared.links().iter().any(|l| self.control.topology().is_waiting(l.edge().key()))
+    }
+
+    /// What comes with time; to be called about once a second, before [`Driver::commit`].
+    pub fn tick(&mut self, now: Time) {
+        self.control.topology_mut().tick(now);
+        self.sweep(now);
     }
 
     /// Forgets reply routes that have expired.
-    pub fn sweep(&self, now: Time) {
+    fn sweep(&self, now: Time) {
         self.tenants().iter().for_each(|tenant| tenant.replies().sweep(now));
     }
 
@@ -179,6 +204,9 @@ impl Driver {
                     self.apply(Command::EdgeDown { edge });
                 }
                 self.pending.retain(|(e, _), _| *e != edge);
+                if let Some(link) = self.shared.link(edge) {
+                    link.outbox().with(Outbox::clear);
+                }
                 return Outcome::Lists(self.control.edge_up(edge, effective, peer_incarnation));
             }
             Command::EdgeReady { edge, lists } => self.control.edge_ready(edge, lists),
@@ -194,6 +222,12 @@ impl Driver {
                     return Outcome::RecordRefused(error);
                 }
             }
+            Command::LinkState { edge, message } => {
+                if let Err(error) = self.control.link_message(edge, message) {
+                    return Outcome::LinkRefused(error);
+                }
+            }
+            Command::Rtt { edge, micros } => self.control.topology_mut().measured(edge, micros),
             // No kind is sent this way yet.
             Command::Letter(_) => {}
             Command::Settle => self.control.settle(),
@@ -236,6 +270,20 @@ impl Driver {
             self.pending.entry((record.edge, record.tenant)).or_default().push_back(record);
         }
         self.pump(now);
+        self.pump_link_state();
+    }
+
+    /// Gives the control streams what neighbours have still to be told of the fabric's edges.
+    fn pump_link_state(&mut self) {
+        let topology = self.control.topology_mut();
+        for link in self.shared.links().iter() {
+            if !topology.is_waiting(link.edge().key()) {
+                continue;
+            }
+            let _ = link.outbox().push_batch(|outbox| {
+                topology.take(link.edge().key(), outbox.room()).into_iter().for_each(|message| outbox.push(message));
+            });
+        }
     }
 
     /// Passes on records that waited for room. Whether any are left; then the driver is to be called again soon.

@@ -13,6 +13,7 @@ pub mod handshake;
 pub mod lane_reader;
 pub mod lane_writer;
 pub mod link;
+pub mod link_state;
 pub mod liveness;
 pub mod machine;
 pub mod nats;

@@ -19,6 +19,7 @@ use glocal_core::time::Time;
 use glocal_wire::control::{AnnounceBroker, Control, ForgetHandles};
 use hashbrown::{HashMap, HashSet};
 
+use crate::link_state::Outbox;
 use crate::sender::Sender;
 
 /// One edge with its egress.
@@ -26,13 +27,14 @@ use crate::sender::Sender;
 pub struct Link {
     edge: Arc<Edge>,
     inbox: Inbox<EdgeLanes>,
+    outbox: Inbox<Outbox>,
 }
 
 impl Link {
     /// A link with nothing queued.
     #[must_use]
     pub fn new(edge: Arc<Edge>, config: HdwrrConfig) -> Self {
-        Self { edge, inbox: Inbox::new(EdgeLanes::new(config)) }
+        Self { edge, inbox: Inbox::new(EdgeLanes::new(config)), outbox: Inbox::new(Outbox::default()) }
     }
 
     /// The edge.
@@ -45,6 +47,12 @@ impl Link {
     #[must_use]
     pub const fn inbox(&self) -> &Inbox<EdgeLanes> {
         &self.inbox
+    }
+
+    /// What waits for the control stream.
+    #[must_use]
+    pub const fn outbox(&self) -> &Inbox<Outbox> {
+        &self.outbox
     }
 }
 

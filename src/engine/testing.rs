@@ -12,6 +12,7 @@ use glocal_core::policy::Policy;
 use glocal_core::sched::{Drops, HdwrrConfig};
 use glocal_core::tenant::{Tenant, Tenants};
 use glocal_core::time::{Time, UnixTime};
+use glocal_core::topology::{Consent, LinkCrypto, LinkKey, LinkMessage, LinkRecord, LinkState, PublicKey, Signature};
 use glocal_wire::control::{Control, Hello, PROTOCOL_VERSION, Subscribe};
 use glocal_wire::data::{DataFrame, DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
@@ -106,6 +107,57 @@ pub(crate) fn node_principal(name: &str) -> Arc<Principal> {
     Arc::new(Principal::from_leaf(leaf, Role::Node, KeyId([0; 32]), Fingerprint([9; 32])))
 }
 
+/// Signatures that say which broker and life they are of, and no more.
+#[derive(Debug)]
+pub(crate) struct Seal(pub(crate) NodeId);
+
+impl Seal {
+    fn key(node: &NodeId) -> PublicKey {
+        let mut key = [0; 32];
+        key.iter_mut().zip(node.to_string().bytes()).for_each(|(slot, byte)| *slot = byte);
+        key
+    }
+}
+
+impl LinkCrypto for Seal {
+    fn own_key(&self) -> LinkKey {
+        LinkKey {
+            node: self.0.clone(),
+            incarnation: 7,
+            key: Self::key(&self.0),
+            chain: vec![vec![1]],
+            signature: vec![1],
+        }
+    }
+
+    fn sign(&self, _: &[u8]) -> Signature {
+        let mut out = [0; 64];
+        out[..32].copy_from_slice(&Self::key(&self.0));
+        out
+    }
+
+    fn verify_key(&self, key: &LinkKey, _: &[u8]) -> bool {
+        key.key == Self::key(&key.node)
+    }
+
+    fn verify(&self, key: &PublicKey, _: &[u8], signature: &Signature) -> bool {
+        signature[..32] == key[..]
+    }
+}
+
+/// The state of an edge of [`EDGES`], as both its ends say.
+pub(crate) fn link_up(number: usize) -> LinkMessage {
+    let (name, a, b) = EDGES[number];
+    let word = |n: usize| Consent { incarnation: 7, signature: Seal(NodeId::parse(NODES[n]).unwrap()).sign(&[]) };
+    let state = LinkState::Up { epoch: 1, revision: 0, cost: 1, ends: [word(a), word(b)] };
+    LinkMessage::Record(LinkRecord::State { edge: label(name), state })
+}
+
+/// The key of a broker.
+pub(crate) fn link_key(number: usize) -> LinkMessage {
+    LinkMessage::Record(LinkRecord::Key(Seal(NodeId::parse(NODES[number]).unwrap()).own_key()))
+}
+
 /// One broker.
 pub(crate) struct Node {
     pub(crate) shared: Arc<Shared>,
@@ -128,7 +180,8 @@ impl Node {
             numbers.push(number);
         }
         let edges = links.iter().map(|link| Arc::clone(link.edge())).collect();
-        let control = ControlHalf::new(&name, 7, &head(), Arc::clone(&tenants), edges).unwrap();
+        let control =
+            ControlHalf::new(&name, 7, &head(), Arc::clone(&tenants), edges, Box::new(Seal(name.clone()))).unwrap();
         let brokers = Arc::clone(control.brokers());
         let own = brokers.own().unwrap();
         let policy = Arc::new(Policy::new(1, tenants));
@@ -152,6 +205,11 @@ impl Node {
         let effective = self.allowed(number);
         self.driver.apply(Command::EdgeUp { edge, effective, peer_incarnation: 7 });
         self.driver.apply(Command::EdgeReady { edge, lists });
+        // The peer tells of the rest of the fabric.
+        let told = (0..NODES.len()).map(link_key).chain((0..EDGES.len()).map(link_up)).collect::<Vec<_>>();
+        for message in told {
+            let _ = self.driver.apply(Command::LinkState { edge, message });
+        }
         self.driver.commit(NOW);
     }
 

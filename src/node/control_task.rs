@@ -57,7 +57,7 @@ pub(crate) async fn run(
                 settled = true;
                 driver.apply(Command::Settle);
             }
-            _ = sweep.tick() => driver.sweep(clock.now()),
+            _ = sweep.tick() => driver.tick(clock.now()),
         }
         let mut since = clock.now();
         for request in batch.drain(..) {

@@ -18,7 +18,7 @@ use glocal_engine::shared::Shared;
 use crate::clock::Clock;
 use crate::config::{ClientAuth, Config, ConfigErrors, EdgeConfig, EdgeMode, HostPort, TenantSet};
 use crate::state::{self, StateError, StateLock};
-use crate::trust::{self, NodeIdentity, Roots, Trust, TrustOptions, load_bundle_file, unix_now};
+use crate::trust::{self, NodeIdentity, NodeLinkCrypto, Roots, Trust, TrustOptions, load_bundle_file, unix_now};
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +98,14 @@ pub enum StartError {
         address: String,
         /// Why.
         source: std::io::Error,
+    },
+    /// This node cannot sign for its edges.
+    #[error("node_key: {}", file.display())]
+    LinkKey {
+        /// The file of the node's key.
+        file: PathBuf,
+        /// Why not.
+        source: trust::LinkKeyError,
     },
     /// The ready file.
     #[error("ready_file: {}: cannot be written", file.display())]
@@ -221,7 +229,7 @@ fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) 
 /// Builds the node's machines.
 fn assemble(
     config: &Config,
-    trust: &Trust,
+    trust: &Arc<Trust>,
     incarnation: u64,
     clock: Clock,
 ) -> Result<(Arc<Shared>, Driver), StartError> {
@@ -235,7 +243,15 @@ fn assemble(
         let source = trust::TrustError::OwnCertificate { node: config.node.clone(), reason };
         StartError::Trust { place: place(config, &source), source }
     };
-    let control = Control::new(&config.node, incarnation, bundle.head(), tenants, edges).ok_or_else(unknown)?;
+    let in_force = Arc::clone(trust);
+    let admit = trust::admit_by(move || Arc::clone(&in_force));
+    let crypto =
+        NodeLinkCrypto::make(&bundle.head().fabric, trust.identity(), incarnation, admit).map_err(|source| {
+            let file = config.node_key.path().map_or_else(|| PathBuf::from("node_key"), std::path::Path::to_path_buf);
+            StartError::LinkKey { file, source }
+        })?;
+    let control = Control::new(&config.node, incarnation, bundle.head(), tenants, edges, Box::new(crypto));
+    let control = control.ok_or_else(unknown)?;
     let own = control.brokers().own().ok_or_else(unknown)?;
     let shared = Arc::new(Shared::new(
         config.node.clone(),
@@ -252,6 +268,7 @@ fn assemble(
 
 fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Clock) -> Arc<Link> {
     let handle = Arc::new(Edge::new(key, edge.name.clone(), edge.peer.clone()));
+    handle.set_metric(edge.metric);
     let link = Link::new(handle, HdwrrConfig::default());
     link.inbox().with(|lanes| {
         for tenant in tenants.iter().filter(|t| t.section().weight > 1) {

@@ -17,6 +17,7 @@ use rustls_pki_types::CertificateDer;
 
 mod chain;
 mod credential;
+mod link;
 mod peer;
 mod refusal;
 mod signed;
@@ -27,6 +28,7 @@ mod verifier;
 
 pub use chain::{Roots, Usage, VerifiedChain};
 pub use credential::{CredentialError, NodeIdentity};
+pub use link::{LinkKeyError, NodeLinkCrypto, admit_by};
 pub use peer::PeerChain;
 pub use refusal::{Refusals, Side, deny_of, deny_of_alert, deny_of_quic};
 pub use signed::{BundleFileError, BundleLoadError, load_bundle, load_bundle_file};
@@ -257,6 +259,15 @@ impl Trust {
         let verified = self.verify(chain, usage, now)?;
         let peer = self.bundle.retain_node(&verified.leaf, verified.issuer, now)?;
         self.neighbour(&verified, &peer)
+    }
+
+    /// The broker that a chain names, neighbour or not, as the signer of link state.
+    ///
+    /// # Errors
+    /// Why it is none of the fabric's.
+    pub fn admit_broker(&self, chain: &[CertificateDer<'_>], usage: Usage, now: UnixTime) -> Result<NodeId, Deny> {
+        let verified = self.verify(chain, usage, now)?;
+        self.bundle.retain_node(&verified.leaf, verified.issuer, now)
     }
 
     fn neighbour(&self, verified: &VerifiedChain, peer: &NodeId) -> Result<Principal, Deny> {

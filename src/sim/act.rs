@@ -283,6 +283,7 @@ impl World {
         self.stats.cuts += 1;
         for (end, delay) in bridge.ends.iter_mut().zip(delays) {
             end.coming.iter_mut().for_each(std::collections::VecDeque::clear);
+            end.words.clear();
             end.ready = None;
             end.stage = match end.stage {
                 Stage::Opening(_) | Stage::Over => Stage::Over,

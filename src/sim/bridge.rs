@@ -39,6 +39,8 @@ pub struct End {
     pub readers: Vec<LaneReader>,
     /// Bytes on their way to it, by stream.
     pub coming: Vec<VecDeque<(Time, Bytes)>>,
+    /// Frames of the control stream on their way to it.
+    pub words: VecDeque<(Time, Bytes)>,
     /// The other end's count of full lists, on its way.
     pub ready: Option<(Time, u32)>,
     /// What this end wrote.
@@ -69,6 +71,7 @@ impl Bridge {
             writer: LaneWriter::default(),
             readers: Vec::new(),
             coming: (0..BRIDGE_STREAMS).map(|_| VecDeque::new()).collect(),
+            words: VecDeque::new(),
             ready: None,
             wrote: tap(),
             read: tap(),
@@ -115,7 +118,8 @@ impl Bridge {
     /// Whether nothing is on its way.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let empty = |end: &End| end.ready.is_none() && end.coming.iter().all(VecDeque::is_empty);
+        let empty =
+            |end: &End| end.ready.is_none() && end.words.is_empty() && end.coming.iter().all(VecDeque::is_empty);
         !self.broken && self.ends.iter().all(|end| end.stage == Stage::Up && empty(end))
     }
 

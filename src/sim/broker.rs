@@ -16,6 +16,7 @@ use glocal_engine::shared::Shared;
 
 use crate::oracle::Violation;
 use crate::plan::Plan;
+use crate::toy::Toy;
 
 /// A command on its way to the control half, with what is to be done after it.
 #[derive(Debug)]
@@ -71,7 +72,14 @@ impl Broker {
             edges.push(number);
         }
         let own_edges = links.iter().map(|link| Arc::clone(link.edge())).collect();
-        let control = Control::new(&name, incarnation, &head, Arc::clone(&tenants), own_edges)?;
+        let control = Control::new(
+            &name,
+            incarnation,
+            &head,
+            Arc::clone(&tenants),
+            own_edges,
+            Toy::boxed(plan.nodes.get(node)?, incarnation),
+        )?;
         let brokers = Arc::clone(control.brokers());
         let own = brokers.own()?;
         let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));

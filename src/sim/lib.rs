@@ -19,6 +19,8 @@ pub mod plan;
 pub mod random;
 pub mod run;
 pub mod tap;
+pub mod toy;
+pub mod words;
 pub mod world;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! canonical.
 
 mod body;
+mod link;
 
 use bincode::config;
 use bytes::{BufMut, BytesMut};
@@ -17,6 +18,8 @@ pub use body::{
     Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed, Subscribe,
     Subscribed, Unsubscribe, Welcome, clip,
 };
+
+pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp};
 
 use crate::frame::CONTROL_HEAD_BYTES;
 use crate::{EncodeError, FrameError};
@@ -126,6 +129,18 @@ control! {
     ForgetHandles = 0x1d;
     /// A control frame for a broker that need not be the neighbour.
     Routed = 0x1e;
+    /// The epoch proposed for a new bridge.
+    LinkPropose = 0x20;
+    /// The greater end's word that the edge is up.
+    LinkAgree = 0x21;
+    /// A broker's link key.
+    LinkKey = 0x22;
+    /// An edge is up.
+    LinkUp = 0x23;
+    /// An edge is down.
+    LinkDown = 0x24;
+    /// What the sender knows of the fabric's edges, in short.
+    LinkDigest = 0x25;
 }
 
 /// Whether a receiver passes over this kind when it does not know it.

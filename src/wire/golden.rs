@@ -8,8 +8,8 @@ use glocal_core::name::Class;
 
 use crate::control::{
     Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Control, Denied, Error, ForgetHandles,
-    Goodbye, Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed,
-    Subscribe, Subscribed, Unsubscribe, Welcome,
+    Goodbye, Hello, Interest, InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, NoMember,
+    NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed, Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -85,6 +85,21 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         queue: some("workers"),
         observer: false,
     };
+    let link_key = LinkKey {
+        node: text("global/g1"),
+        incarnation: 8,
+        key: [2; 32],
+        chain: vec![vec![0x30, 1], vec![0x30, 2]],
+        signature: vec![9; 70],
+    };
+    let link_up = LinkUp {
+        edge: text("e1"),
+        epoch: 9,
+        revision: 1,
+        cost: 3,
+        incarnations: [7, 8],
+        signatures: [[4; 64], [5; 64]],
+    };
     let sender = AnnounceSender {
         handle: 9,
         session: 7,
@@ -124,6 +139,13 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         ("no-member-plain", NoMember { target: 2, origin: 1, seq: 11, group: None }.into()),
         ("forget-handles", ForgetHandles { count: 65_536 }.into()),
         ("routed", Routed { target: 2, origin: 1, hops: 3, kind: 0x1c, body: vec![1, 2, 3] }.into()),
+        ("link-propose", LinkPropose { epoch: 1_700_000_000_000, metric: 5 }.into()),
+        ("link-agree", LinkAgree { epoch: 9, incarnation: 8, signature: [3; 64] }.into()),
+        ("link-key", link_key.into()),
+        ("link-up", link_up.into()),
+        ("link-down", LinkDown { edge: text("e1"), epoch: 9, by: 1, incarnation: 8, signature: [6; 64] }.into()),
+        ("link-digest", LinkDigest { root: 7, buckets: (0..64).collect(), answer: true }.into()),
+        ("link-digest-root", LinkDigest { root: 7, buckets: vec![], answer: false }.into()),
     ]
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Control, EdgeState, SubRecord, fabric_edges, wish};
+use super::{Control, EdgeState, SubRecord, wish};
 use crate::bundle::Head;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
@@ -55,7 +55,7 @@ impl Control {
         self.moved =
             carried.iter().filter(|(key, edges)| self.carried.get(key) != Some(*edges)).map(|(k, _)| *k).collect();
         self.carried = carried;
-        self.fabric_edges = fabric_edges(head, &brokers);
+        self.topology.renew(head, Arc::clone(&brokers));
         let gone = missing(&self.brokers, &brokers);
         self.brokers = brokers;
         self.tenants = tenants;
@@ -132,8 +132,10 @@ impl Control {
             narrowed.extend(carried.iter().flat_map(|set| set.iter()).map(|tenant| Narrowed { edge: key, tenant }));
             self.edge_down(key);
             self.edges.remove(&key);
+            self.topology.remove_own(key);
         }
         for edge in edges {
+            self.topology.add_own(edge.key(), edge.name(), edge.metric());
             self.edges.entry(edge.key()).or_insert_with(|| EdgeState::new(edge));
         }
         narrowed

@@ -6,7 +6,7 @@ use super::{Control, Outgoing, RecordError, TenantState};
 use crate::edge::{Edge, EdgeKey};
 use crate::interest::{Applied, Interest, Record, Remote};
 use crate::limits::INTEREST_FILTERS_MAX;
-use crate::routes::BrokerIndex;
+use crate::routes::{BrokerIndex, Routes};
 use crate::table::{RemoteInterest, Table};
 use crate::tenant::TenantKey;
 
@@ -26,12 +26,10 @@ impl Control {
         records: &[Record],
         from: Option<EdgeKey>,
     ) {
-        // The origin itself is never told, over whichever edge.
-        let is_origin = |edge: &Edge| self.brokers.index(edge.peer()) == Some(origin);
-        let targets = self
-            .edges
-            .values()
-            .filter(|e| e.up && Some(e.edge.key()) != from && !is_origin(&e.edge) && e.edge.may_send(tenant));
+        // The origin itself is never told, nor whoever stands between it and this broker, over whichever edge.
+        let routes = self.routes(tenant);
+        let may_tell = |edge: &Edge| routes.may_tell(edge.key(), origin) && edge.may_send(tenant);
+        let targets = self.edges.values().filter(|e| e.up && Some(e.edge.key()) != from && may_tell(&e.edge));
         for edge in targets.map(|e| e.edge.key()) {
             self.outgoing.extend(records.iter().map(|record| Outgoing {
                 edge,
@@ -52,7 +50,7 @@ impl Control {
         let state = self.states.get(&tenant).unwrap_or(&untouched);
         let remotes = state.remote.iter().filter(|(origin, remote)| {
             // Brokers out of reach are told of, too: they may come back without anything new to say.
-            let is_ahead = Some(**origin) == peer || routes.leads_over(edge, **origin);
+            let is_ahead = Some(**origin) == peer || !routes.may_tell(edge, **origin);
             !remote.is_untouched() && !is_ahead
         });
         let mut lists: Vec<_> =
@@ -94,7 +92,7 @@ impl Control {
         for tenant in tenants {
             let routes = self.routes(*tenant);
             let remotes = self.states.get(tenant).into_iter().flat_map(|state| &state.remote);
-            let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && routes.leads_over(edge, **origin));
+            let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && is_of(&routes, edge, **origin));
             doubted.extend(told.map(|(origin, _)| (*tenant, *origin)));
         }
         if let Some(state) = self.edges.get_mut(&edge) {
@@ -151,7 +149,7 @@ impl Control {
         if origin == self.own || !routes.is_behind(edge, origin) {
             return Err(RecordError::Origin);
         }
-        if record == Record::Forget && !routes.leads_over(edge, origin) {
+        if record == Record::Forget && !is_of(&routes, edge, origin) {
             // The peer has lost sight of a broker that this one reaches without it.
             return Ok(());
         }
@@ -244,4 +242,9 @@ impl Control {
             false => self.settled,
         })
     }
+}
+
+/// Whether what is known of `origin` came, or can only come, over `edge`.
+fn is_of(routes: &Routes, edge: EdgeKey, origin: BrokerIndex) -> bool {
+    routes.leads_over(edge, origin) || (routes.is_behind(edge, origin) && !routes.may_tell(edge, origin))
 }

@@ -5,7 +5,8 @@ use glocal_core::deny::Deny;
 use glocal_core::identity::Role;
 use glocal_wire::control::{
     AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, ForgetHandles, Interest, InterestSync,
-    NoMember, Ping, Pong, Probe, ProbeAck, Ready, Routed, Subscribed, Unsubscribe,
+    LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, NoMember, Ping, Pong, Probe, ProbeAck, Ready,
+    Routed, Subscribed, Unsubscribe,
 };
 
 use super::*;

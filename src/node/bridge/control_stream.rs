@@ -1,9 +1,15 @@
 //! The control stream of a bridge: hellos, allowed sets, liveness. Highest priority, small frames.
 
-use bytes::{Buf, BytesMut};
-use glocal_core::limits::CONTROL_BYTES_MAX;
-use glocal_engine::driver::Command;
+use std::future::poll_fn;
+use std::task::Poll;
+
+use bytes::{Buf, Bytes, BytesMut};
+use glocal_core::limits::{BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX};
+use glocal_core::time::Time;
+use glocal_core::topology::LinkError;
+use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::link::Link;
+use glocal_engine::link_state;
 use glocal_engine::liveness::Liveness;
 use glocal_wire::control::{BridgeHello, Control, Probe, ProbeAck};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
@@ -19,6 +25,9 @@ use crate::trust::{Usage, deny_of_quic, unix_now};
 const CONTROL_PRIORITY: i32 = 1;
 /// How often the peer's certificate is asked again, in milliseconds.
 const RECHECK_MS: u64 = 1_000;
+
+/// How often the round-trip time is told to the topology, in milliseconds.
+const RTT_MS: u64 = 1_000;
 
 /// One control stream with what has arrived on it.
 pub(super) struct ControlStream {
@@ -54,7 +63,12 @@ impl ControlStream {
     pub(super) async fn send(&mut self, control: &Control) -> Result<(), Ended> {
         let mut frame = BytesMut::new();
         control.encode_into(&mut frame).map_err(|error| Ended::new(Failure::Fault, error))?;
-        self.send.write_all(&frame).await.map_err(|error| match &error {
+        self.write(&mut [frame.freeze()]).await
+    }
+
+    /// Sends encoded frames.
+    async fn write(&mut self, frames: &mut [Bytes]) -> Result<(), Ended> {
+        self.send.write_all_chunks(frames).await.map_err(|error| match &error {
             quinn::WriteError::ConnectionLost(lost) => self::lost(lost),
             other => Ended::new(Failure::Closed, other),
         })
@@ -115,9 +129,13 @@ pub(super) async fn run(
 ) -> Ended {
     let mut life = Liveness::new(context.clock.now());
     let mut recheck = tokio::time::interval(std::time::Duration::from_millis(RECHECK_MS));
+    let mut about = LinkStateStream::new(link);
     loop {
         let wake = context.clock.instant(life.wake_at());
         tokio::select! {
+            mut frames = about.next() => if let Err(ended) = control.write(&mut frames).await {
+                return ended;
+            },
             received = control.receive() => match received {
                 Ok(Control::Probe(probe)) => {
                     if let Err(ended) = control.send(&ProbeAck { id: probe.id }.into()).await {
@@ -127,13 +145,16 @@ pub(super) async fn run(
                 Ok(Control::ProbeAck(ack)) => {
                     life.on_ack(ack.id, context.clock.now());
                     status.rtt(life.rtt_micros());
+                    about.measured(context, life.rtt_micros()).await;
                 }
                 Ok(Control::Ready(ready)) => {
                     let ready = Command::EdgeReady { edge: link.edge().key(), lists: ready.tenants };
                     context.control.apply(vec![ready]).await;
                 }
                 Ok(Control::BridgeError(error)) => return Ended::new(Failure::Closed, error.text),
-                Ok(other) => return Ended::new(Failure::Fault, format!("unexpected {}", other.name())),
+                Ok(other) => if let Err(ended) = about.take(context, other).await {
+                    return ended;
+                },
                 Err(ended) => return ended,
             },
             () = tokio::time::sleep_until(wake) => {
@@ -152,6 +173,69 @@ pub(super) async fn run(
                     return Ended::new(Failure::Refused, reason.template());
                 }
             }
+        }
+    }
+}
+
+/// What the two ends tell each other of the fabric's edges.
+struct LinkStateStream<'l> {
+    link: &'l Link,
+    refusals: u64,
+    told: Option<Time>,
+}
+
+impl<'l> LinkStateStream<'l> {
+    const fn new(link: &'l Link) -> Self {
+        Self { link, refusals: 0, told: None }
+    }
+
+    /// Waits for frames to send. Cancel-safe: what is taken is returned at once.
+    async fn next(&self) -> Vec<Bytes> {
+        poll_fn(|cx| match self.link.outbox().poll_drain(cx, |outbox| Some(outbox.take())) {
+            Poll::Ready(Some(frames)) => Poll::Ready(frames),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Takes a frame of the peer. One that is no link state breaks the protocol; records that do not verify are counted, and
+    /// a peer that keeps sending them lies.
+    async fn take(&mut self, context: &Context, control: Control) -> Result<(), Ended> {
+        let edge = self.link.edge();
+        let message = match link_state::from_wire(control) {
+            Ok(Ok(message)) => message,
+            Ok(Err(field)) => return Err(Ended::new(Failure::Fault, format!("link state with a bad {field}"))),
+            Err(other) => return Err(Ended::new(Failure::Fault, format!("unexpected {}", other.name()))),
+        };
+        let outcomes = context.control.apply(vec![Command::LinkState { edge: edge.key(), message }]).await;
+        let Some(Outcome::LinkRefused(error)) = outcomes.first() else { return Ok(()) };
+        match error {
+            // The peer may have another bundle, or the key is still on its way.
+            LinkError::Unknown | LinkError::NoKey => {
+                tracing::debug!(edge = %edge.name(), peer = %edge.peer(), "link state is not taken: {error}");
+                return Ok(());
+            }
+            LinkError::OwnName => {
+                tracing::error!(edge = %edge.name(), peer = %edge.peer(), "duplicate-node: {error}");
+            }
+            LinkError::Signature | LinkError::Range => {
+                tracing::warn!(edge = %edge.name(), peer = %edge.peer(), "link state is refused: {error}");
+            }
+        }
+        edge.refused.add(1);
+        self.refusals += 1;
+        if self.refusals > BRIDGE_REFUSALS_MAX {
+            return Err(Ended::new(Failure::Fault, "the peer keeps sending link state that does not verify"));
+        }
+        Ok(())
+    }
+
+    /// Tells the topology what crossing the edge takes.
+    async fn measured(&mut self, context: &Context, micros: u64) {
+        let now = context.clock.now();
+        if self.told.is_none_or(|told| now >= told.plus_millis(RTT_MS)) {
+            self.told = Some(now);
+            context.control.apply(vec![Command::Rtt { edge: self.link.edge().key(), micros }]).await;
         }
     }
 }

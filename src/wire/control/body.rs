@@ -21,11 +21,11 @@ pub fn clip(bytes: &[u8], bytes_max: usize) -> String {
     text
 }
 
-fn ensure(field: &'static str, good: bool) -> Result<(), &'static str> {
+pub(super) fn ensure(field: &'static str, good: bool) -> Result<(), &'static str> {
     if good { Ok(()) } else { Err(field) }
 }
 
-fn at_most(field: &'static str, text: &str, bytes_max: usize) -> Result<(), &'static str> {
+pub(super) fn at_most(field: &'static str, text: &str, bytes_max: usize) -> Result<(), &'static str> {
     ensure(field, text.len() <= bytes_max)
 }
 

@@ -151,6 +151,15 @@ fn out_of_range() -> Vec<(&'static str, Control)> {
         Interest.queue = Some(long(129));
         NoMember.group = Some(long(129));
         Routed.body = vec![0; 60 * 1024 + 1];
+        LinkKey.node = long(128);
+        LinkKey.chain = vec![];
+        LinkKey.chain = vec![vec![0]; 5];
+        LinkKey.chain = vec![vec![0; 48 * 1024 + 1]];
+        LinkKey.signature = vec![0; 513];
+        LinkUp.edge = long(64);
+        LinkDown.edge = long(64);
+        LinkDown.by = 2;
+        LinkDigest.buckets = vec![0; 63];
     }
 }
 

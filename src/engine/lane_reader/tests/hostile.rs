@@ -213,7 +213,7 @@ fn frames_of_other_streams_end_the_bridge() {
         assert!(matches!(fault, BridgeFault::Unexpected(_) | BridgeFault::Frame(_)), "{fault}");
     }
     let (mut node, _, mut reader) = region_a();
-    arrive(&mut node, &mut reader, &slice(1, None, &[4, 0, 0, 0, 0x21, 0, 0, 0])).unwrap();
+    arrive(&mut node, &mut reader, &slice(1, None, &[4, 0, 0, 0, 0x3e, 0, 0, 0])).unwrap();
     let mut liar = Node::new(1);
     liar.up(0, 0);
     let edge = Arc::clone(liar.link(0).edge());
