@@ -236,6 +236,9 @@ pub const REDIAL_MS_MAX: u64 = 5_000;
 pub const PROBE_MS: u64 = 200;
 /// Greatest cost of one edge: sums over any path stay far from overflow.
 pub const LINK_COST_MAX: u32 = 1_000_000;
+/// Round-trip time that counts as much as one more hop, in microseconds: what brokers themselves take, and the jitter of a
+/// loaded machine, must not move routes between links of one site.
+pub const LINK_COST_MICROS: u64 = 5_000;
 /// How far ahead of this broker's own an epoch or incarnation may be, in milliseconds: a century of clock error.
 pub const LINK_EPOCH_AHEAD_MAX: u64 = 100 * 365 * 86_400_000;
 /// Pause between two tellings of one edge's cost, in milliseconds: routes must not follow every jitter.

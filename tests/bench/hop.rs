@@ -22,6 +22,7 @@ mod latency;
 mod options;
 mod pair;
 mod stream;
+mod witness;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,10 @@ async fn run(options: &Options) -> anyhow::Result<Goals> {
     match &options.mode {
         Mode::Latency(latency) => latency::run(options, latency, &mut goals).await?,
         Mode::Stream(stream) => stream::run(options, stream, &mut goals).await?,
+        Mode::Witness(witness) => {
+            witness::run(options, witness).await?;
+            return Ok(goals);
+        }
         Mode::Pair(pair) => pair::run(options, pair).await?,
     }
     goals.print();

@@ -30,6 +30,8 @@ pub(crate) enum Mode {
     Latency(Latency),
     /// A stream at a fixed rate, open loop, checked message by message.
     Stream(Stream),
+    /// Every class at a steady rate while somebody breaks the mesh; see its module.
+    Witness(Witness),
     /// As much as goes through from one publisher to one subscriber, with a bounded number of messages on their way.
     Pair(Pair),
 }
@@ -106,6 +108,22 @@ pub(crate) struct Pair {
     pub(crate) window: u64,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Witness {
+    /// Who publishes, and where.
+    #[arg(long)]
+    pub(crate) publisher: Who,
+    /// Who subscribes, and where; may be repeated.
+    #[arg(long = "subscriber", required = true)]
+    pub(crate) subscribers: Vec<Who>,
+    /// Messages a second of each class.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) rate: u32,
+    /// Only these classes; may be repeated.
+    #[arg(long = "class")]
+    pub(crate) classes: Vec<String>,
+}
+
 /// An agent at a broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Who {
@@ -123,6 +141,12 @@ impl std::str::FromStr for Who {
             return Err(format!("'{agent}' has no tenant"));
         }
         Ok(Self { agent: agent.to_owned(), address: address.to_owned() })
+    }
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.agent, self.address)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Consent, LinkError, LinkMessage, LinkRecord, LinkState, NeighbourWord, Topology, Word};
 use crate::edge::EdgeKey;
-use crate::limits::{LINK_COST_HOLD_MS, LINK_COST_MAX, LINK_DIGEST_MS, LINK_EPOCH_AHEAD_MAX};
+use crate::limits::{LINK_COST_HOLD_MS, LINK_COST_MAX, LINK_COST_MICROS, LINK_DIGEST_MS, LINK_EPOCH_AHEAD_MAX};
 use crate::time::Time;
 
 impl Topology {
@@ -184,8 +184,8 @@ impl Topology {
     }
 }
 
-/// One for the hop, one for every millisecond of the round trip, and the metric.
+/// One for the hop, one for every [`LINK_COST_MICROS`] of the round trip, and the metric.
 fn cost_of(rtt_micros: u64, metric: u32) -> u32 {
-    let millis = u32::try_from(rtt_micros / 1000).unwrap_or(LINK_COST_MAX);
-    1u32.saturating_add(millis).saturating_add(metric).min(LINK_COST_MAX)
+    let distance = u32::try_from(rtt_micros / LINK_COST_MICROS).unwrap_or(LINK_COST_MAX);
+    1u32.saturating_add(distance).saturating_add(metric).min(LINK_COST_MAX)
 }
