@@ -20,6 +20,7 @@ mod message;
 mod output;
 mod pki;
 mod publish;
+mod reload;
 mod reply;
 mod request;
 mod run;
@@ -86,6 +87,8 @@ enum Command {
     Demo(demo::Args),
     /// Asks a running broker how it is.
     Status(status::Args),
+    /// Has a running broker read its configuration and its bundle again.
+    Reload(reload::Args),
     /// Prints a completion script for a shell.
     Completions(completions::Args),
     /// Writes the manual pages.
@@ -128,6 +131,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Context(args) => context::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Status(args) => status::run(args),
+        Command::Reload(args) => reload::run(args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => completions::man(&args),
     }
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn own_commands_have_examples_in_their_help() {
         let mut command = Cli::command();
-        for name in ["pub", "sub", "request", "reply", "whoami", "context", "completions", "man"] {
+        for name in ["pub", "sub", "request", "reply", "whoami", "context", "reload", "completions", "man"] {
             let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
             assert!(help.contains("Examples:"), "{name}: {help}");
         }

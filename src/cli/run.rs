@@ -16,6 +16,7 @@ Examples:
   glocal run -c node.toml -D broker_port=0 -D ready_file=ready.json   on any free port
   GLOCAL_LOG=debug glocal run -c node.toml                            says more
 
+It takes changed files by itself, and at once on SIGHUP or 'glocal reload'.
 Stop it with SIGTERM or Ctrl-C: it tells its clients and waits lame_duck_ms; a second one ends it at once.";
 
 /// Arguments of `glocal run`.
@@ -41,7 +42,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     switch_guards_off()?;
     let threads = loaded.config.runtime_threads;
-    let prepared = glocal_node::prepare(loaded.config)?;
+    let prepared = glocal_node::prepare(loaded.config)?.with_overrides(define);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if threads > 0 {
         runtime.worker_threads(threads);
@@ -59,7 +60,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 _ = interrupt.recv() => break,
                 () = node.broken() => anyhow::bail!("the node has failed; its log says where"),
                 // Log rotation sends it out of habit, and must not cost a single bridge.
-                _ = hang_up.recv() => tracing::warn!("SIGHUP: reloading is not yet supported; nothing changed"),
+                _ = hang_up.recv() => {
+                    let context = node.context();
+                    // What was refused is logged.
+                    let _ = context.reloader.reload(context).await;
+                }
             }
         }
         tokio::select! {

@@ -46,20 +46,11 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { state_dir, socket, tenant, json } = args;
-    let socket = match (socket, state_dir) {
-        (Some(socket), _) => socket,
-        (None, Some(dir)) => dir.join(glocal_node::admin::SOCKET),
-        (None, None) => return Err(usage("no broker given", "use --state-dir or --socket")),
-    };
+    let socket = socket_of(socket, state_dir)?;
     if tenant.as_deref().is_some_and(|t| t.split_whitespace().count() != 1) {
         return Err(usage("--tenant is not a tenant id", "it is one word, such as acme"));
     }
-    let answer = ask(&socket, tenant.as_deref())
-        .map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))
-        .hint("is the broker running, and is this its state_dir?")?;
-    if let Some(error) = answer.get("error").and_then(Value::as_str) {
-        anyhow::bail!("the broker refuses: {error}");
-    }
+    let answer = answer(&socket, &format!("status {}", tenant.as_deref().unwrap_or_default()), DEADLINE)?;
     let mut out = Out::new();
     if json {
         out.json(&answer)?;
@@ -70,12 +61,36 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The operators' socket that the arguments mean.
+pub(crate) fn socket_of(socket: Option<PathBuf>, state_dir: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    match (socket, state_dir) {
+        (Some(socket), _) => Ok(socket),
+        (None, Some(dir)) => Ok(dir.join(glocal_node::admin::SOCKET)),
+        (None, None) => Err(usage("no broker given", "use --state-dir or --socket")),
+    }
+}
+
+/// A broker's answer to one request on its operators' socket.
+pub(crate) fn answer(socket: &Path, request: &str, deadline: Duration) -> anyhow::Result<Value> {
+    let answer = exchange(socket, request, deadline)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))
+        .hint("is the broker running, and is this its state_dir?")?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => anyhow::bail!("the broker refuses: {error}"),
+        None => Ok(answer),
+    }
+}
+
 /// Asks a broker over its operators' socket.
 pub(crate) fn ask(socket: &Path, tenant: Option<&str>) -> std::io::Result<Value> {
+    exchange(socket, &format!("status {}", tenant.unwrap_or_default()), DEADLINE)
+}
+
+fn exchange(socket: &Path, request: &str, deadline: Duration) -> std::io::Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(DEADLINE))?;
-    stream.set_write_timeout(Some(DEADLINE))?;
-    writeln!(stream, "status {}", tenant.unwrap_or_default())?;
+    stream.set_read_timeout(Some(deadline))?;
+    stream.set_write_timeout(Some(deadline))?;
+    writeln!(stream, "{request}")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     serde_json::from_str(&line).map_err(std::io::Error::other)

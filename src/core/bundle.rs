@@ -11,9 +11,11 @@ use crate::time::UnixTime;
 mod admission;
 mod checked;
 mod error;
+mod holding;
 
 pub use checked::{Bundle, BundleState};
 pub use error::{BundleError, Entries};
+pub use holding::{Holding, Piece, SignedHead, Standing};
 
 /// SHA-256 of one section's bytes, as the head lists it.
 pub type SectionDigest = [u8; 32];

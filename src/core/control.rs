@@ -119,6 +119,8 @@ pub struct Control {
     sessions: BTreeMap<u64, BTreeMap<u32, SubRecord>>,
     /// Tenants whose edges the last bundle changed: their lists are told again to peers that take the bundle later.
     moved: BTreeSet<TenantKey>,
+    /// Epoch and version of the bundle in force.
+    version: (u64, u64),
     /// The edges each tenant's section names, as of the bundle in force.
     carried: BTreeMap<TenantKey, Vec<Label>>,
     pending: BTreeMap<TenantKey, Table>,
@@ -156,6 +158,7 @@ impl Control {
             states: BTreeMap::new(),
             sessions: BTreeMap::new(),
             moved: BTreeSet::new(),
+            version: (head.epoch, head.version),
             carried,
             pending: BTreeMap::new(),
             outgoing: Vec::new(),
@@ -251,6 +254,8 @@ impl Control {
     /// A bridge came up on `edge` and may carry `effective`; `peer_incarnation` is the life of the broker behind it.
     /// Returns how many tenants' full lists will be sent, which the peer is told so that it knows when it has all.
     pub fn edge_up(&mut self, edge: EdgeKey, effective: TenantSet, peer_incarnation: u64) -> u32 {
+        let Some(handle) = self.edges.get(&edge).map(|state| Arc::clone(&state.edge)) else { return 0 };
+        let effective = self.allowed(&handle, &effective);
         let Some(state) = self.edges.get_mut(&edge) else { return 0 };
         state.edge.set_effective(effective.clone(), true);
         state.reset(true);

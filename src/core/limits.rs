@@ -190,6 +190,19 @@ pub const HEAD_BYTES_MAX: usize = 48 * 1024 * 1024;
 pub const SECTION_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Grace after a bundle's expiry in which sessions that exist may stay, in seconds (DESIGN section 3).
 pub const BUNDLE_GRACE_SECONDS: i64 = 86_400;
+/// How long a tenant holds by a section that the head no longer lists, in milliseconds: with one look a second it is out
+/// within 5 s (DESIGN section 3).
+pub const BUNDLE_STALE_MS_MAX: u64 = 4_000;
+/// Bytes of a head or section in one control frame of a bridge: little enough that probes never wait for long.
+pub const BUNDLE_PART_BYTES_MAX: usize = 32 * 1024;
+/// Allowed sets told on one bridge that the peer has not said to go by: a peer that never answers costs no memory.
+pub const ALLOWED_UPDATES_MAX: usize = 8;
+/// Allowed sets one peer may tell on a live bridge in a minute: bundles and configurations do not change so often.
+pub const ALLOWED_UPDATES_PER_MINUTE_MAX: u32 = 120;
+/// Section digests in one control frame of a bridge: half of a full one; more follow in further frames.
+pub const BUNDLE_DIGESTS_MAX: usize = 1_024;
+/// How long a peer may take for a head or section it was asked for, in milliseconds, before it is asked again.
+pub const BUNDLE_TRANSFER_MS_MAX: u64 = 60_000;
 /// Size of one signed bundle file, in bytes.
 pub const BUNDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Size of one configuration or plan file, in bytes.

@@ -126,7 +126,7 @@ impl Identity {
 
     fn log_allowance(&self, access: Access, name: &[u8], rule: &Rule, effects: &mut Effects) {
         // Doors between tenants are always logged; the rest only where the operator wants it.
-        if self.shared.log_allow || rule.is_observer() {
+        if self.shared.log_allow() || rule.is_observer() {
             let (access, name) = (access.as_str(), Escaped(name));
             effects.allowances.push(format!("ALLOW {access} '{name}' for {} : {}", self.principal, rule.as_str()));
         }

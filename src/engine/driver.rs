@@ -29,6 +29,10 @@ use crate::link_state::Outbox;
 use crate::routed::Letter;
 use crate::shared::Shared;
 
+mod change;
+
+pub use change::{Change, Renewal};
+
 /// Something for the control half to do.
 #[derive(Debug)]
 pub enum Command {
@@ -118,6 +122,8 @@ pub enum Command {
     },
     /// A control frame for this broker came from another one of the tenant's mesh.
     Letter(Letter),
+    /// The bundle, the configuration or what an edge carries has changed.
+    Change(Change),
     /// The edges have had their time to come up.
     Settle,
 }
@@ -142,13 +148,14 @@ pub struct Driver {
     shared: Arc<Shared>,
     answers: Vec<(Arc<SessionPort>, wire::Control)>,
     pending: BTreeMap<(EdgeKey, TenantKey), VecDeque<Outgoing>>,
+    denials: Vec<String>,
 }
 
 impl Driver {
     /// A driver of `control` on the node described by `shared`.
     #[must_use]
     pub const fn new(control: Control, shared: Arc<Shared>) -> Self {
-        Self { control, shared, answers: Vec::new(), pending: BTreeMap::new() }
+        Self { control, shared, answers: Vec::new(), pending: BTreeMap::new(), denials: Vec::new() }
     }
 
     /// The control half, to be looked at.
@@ -230,6 +237,7 @@ impl Driver {
             Command::Rtt { edge, micros } => self.control.topology_mut().measured(edge, micros),
             // No kind is sent this way yet.
             Command::Letter(_) => {}
+            Command::Change(change) => self.change(change),
             Command::Settle => self.control.settle(),
         }
         Outcome::Done

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use glocal_core::bundle::TenantIdForm;
-use glocal_core::edge::TenantSet;
+use glocal_core::edge::{Edge, TenantSet};
 use glocal_core::limits::{ALLOWED_SET_MACS_MAX, TENANTS_MAX};
 use glocal_core::name::{Label, NodeId};
 use glocal_core::tenant::TenantKey;
@@ -41,6 +41,9 @@ pub enum HandshakeError {
     /// The peer sent more tenants than a fabric has.
     #[error("the peer's allowed set is too large")]
     TooManyTenants,
+    /// The peer changes its allowed set all the time.
+    #[error("the peer changes its allowed set too often")]
+    TooManyUpdates,
 }
 
 impl HandshakeError {
@@ -55,6 +58,7 @@ impl HandshakeError {
             Self::TenantIdForm => "tenant-id-form",
             Self::MaxPayload => "max-payload",
             Self::TooManyTenants => "too-many-tenants",
+            Self::TooManyUpdates => "too-many-updates",
         }
     }
 }
@@ -109,7 +113,8 @@ pub fn check_hello(
         return Err(HandshakeError::MaxPayload);
     }
     let links = shared.links();
-    let link = links.iter().find(|l| l.edge().name().as_str() == hello.edge && l.edge().peer() == peer);
+    let is_meant = |edge: &Edge| edge.name().as_str() == hello.edge && edge.peer() == peer && !edge.is_retired();
+    let link = links.iter().find(|l| is_meant(l.edge()));
     link.map(|l| l.edge().key()).ok_or(HandshakeError::Edge)
 }
 
@@ -150,6 +155,12 @@ impl PeerSet {
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.complete
+    }
+
+    /// The codes themselves.
+    #[must_use]
+    pub(crate) fn into_macs(self) -> HashSet<Mac> {
+        self.macs
     }
 
     /// The tenants of `own` that the peer allows too.

@@ -87,6 +87,8 @@ pub struct Incoming {
     lanes: AtomicUsize,
     partial_bytes: AtomicUsize,
     refusals: AtomicU64,
+    /// When something arrived last.
+    now: AtomicU64,
 }
 
 impl Incoming {
@@ -100,15 +102,20 @@ impl Incoming {
             lanes: AtomicUsize::new(0),
             partial_bytes: AtomicUsize::new(0),
             refusals: AtomicU64::new(0),
+            now: AtomicU64::new(0),
         }
     }
 
-    /// Counts something the peer should not have sent.
+    /// Counts something the peer should not have sent. While the two ends may know different bundles, it is not held against
+    /// it.
     ///
     /// # Errors
     /// [`BridgeFault::Refusals`] when it has happened too often.
     pub fn refuse(&self) -> Result<(), BridgeFault> {
         self.edge.refused.add(1);
+        if self.edge.is_excused(Time(self.now.load(Ordering::Relaxed))) {
+            return Ok(());
+        }
         if self.refusals.fetch_add(1, Ordering::Relaxed) >= BRIDGE_REFUSALS_MAX {
             return Err(BridgeFault::Refusals);
         }
@@ -188,6 +195,7 @@ impl LaneReader {
     /// # Errors
     /// Why the bridge must be closed; what came before is in `arrivals`.
     pub fn on_chunk(&mut self, mut chunk: Bytes, now: Time, arrivals: &mut Arrivals) -> Result<(), BridgeFault> {
+        self.incoming.now.store(now.0, Ordering::Relaxed);
         loop {
             let (lane, bytes) = match self.slices.next_event(&mut chunk)? {
                 None => return Ok(()),
@@ -506,7 +514,8 @@ impl Lane {
                         counters.dropped(DropReason::BadTarget, 1);
                         // In a ring the peer may not know what this broker has lost: then it is no lie, but no way either.
                         let is_self = index.is_some() && index == shared.brokers().index(incoming.edge.peer());
-                        if !back || is_self || shared.links().len() == 1 {
+                        let is_only = shared.links().iter().filter(|link| !link.edge().is_retired()).count() == 1;
+                        if !back || is_self || is_only {
                             incoming.refuse()?;
                         }
                     }

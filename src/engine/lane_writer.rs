@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
 use glocal_core::limits::{BRIDGE_STREAMS, LANE_IDLE_MS, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::Class;
-use glocal_core::tenant::TenantKey;
+use glocal_core::tenant::{TenantKey, Tenants};
 use glocal_core::time::Time;
 use glocal_wire::slice::{OpenHeader, SliceHeader, SliceKind};
 use hashbrown::HashMap;
@@ -82,6 +82,7 @@ impl LaneWriter {
             self.joined.reserve(JOINED_BYTES);
         }
         let tenants = shared.tenants();
+        writes.extend(self.reset_purged(lanes, &tenants));
         while filled < max_bytes {
             self.parts.clear();
             let Some(slice) = lanes.next_slice(now, &mut self.parts) else { break };
@@ -158,6 +159,12 @@ impl LaneWriter {
         }
     }
 
+    /// Resets the lanes of tenants that were narrowed away since the last call: what comes after must find them closed.
+    fn reset_purged(&mut self, lanes: &mut EdgeLanes, tenants: &Tenants) -> Vec<StreamWrite> {
+        let purged = lanes.take_purged();
+        purged.iter().filter_map(|key| self.reset_tenant(*key, tenants.by_key(*key)?.id().as_str())).collect()
+    }
+
     /// Resets every open lane of a tenant whose queue was purged, perhaps in the middle of a frame.
     fn reset_tenant(&mut self, tenant: TenantKey, id: &str) -> Option<StreamWrite> {
         let mut lanes: Vec<_> = self.lanes.extract_if(|(t, _), _| *t == tenant).map(|(_, lane)| lane.id).collect();
@@ -178,8 +185,11 @@ impl LaneWriter {
             .collect();
         // The map's order is another in every process.
         idle.sort_unstable_by_key(|(_, id)| *id);
-        let mut writes = Vec::new();
+        let mut writes = self.reset_purged(lanes, &shared.tenants());
         for ((tenant, class), id) in idle {
+            if !self.lanes.contains_key(&(tenant, class)) {
+                continue;
+            }
             self.lanes.remove(&(tenant, class));
             lanes.forget_lane(tenant, class);
             if let Some(tenant) = shared.tenants().by_key(tenant) {

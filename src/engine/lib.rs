@@ -6,9 +6,11 @@
 //! principal, a lane's from its opening, both checked.
 
 pub mod advisory;
+pub mod allowance;
 pub mod batch;
 pub mod client;
 pub mod driver;
+pub mod gossip;
 pub mod handshake;
 pub mod lane_reader;
 pub mod lane_writer;

@@ -97,6 +97,8 @@ pub struct EdgeLanes {
     announced: HashMap<(TenantKey, Class), Announced>,
     drops: Drops,
     displaced: Vec<(TenantKey, Class, u64)>,
+    /// Tenants whose lanes were emptied by [`Self::purge`] and are not reset on the wire yet.
+    purged: Vec<TenantKey>,
 }
 
 impl Lanes for EdgeLanes {
@@ -109,7 +111,13 @@ impl EdgeLanes {
     /// Empty lanes.
     #[must_use]
     pub fn new(config: HdwrrConfig) -> Self {
-        Self { sched: Hdwrr::new(config), announced: HashMap::new(), drops: Drops::new(), displaced: Vec::new() }
+        Self {
+            sched: Hdwrr::new(config),
+            announced: HashMap::new(),
+            drops: Drops::new(),
+            displaced: Vec::new(),
+            purged: Vec::new(),
+        }
     }
 
     /// The scheduler.
@@ -194,10 +202,12 @@ impl EdgeLanes {
             let _ = self.sched.purge(tenant, &mut self.drops);
         }
         self.announced.clear();
+        self.purged.clear();
         self.count_drops(tenants);
     }
 
-    /// Empties the lanes of a tenant that the edge no longer allows; counted as [`DropReason::EdgeTenant`].
+    /// Empties the lanes of a tenant that the edge no longer allows; counted as [`DropReason::EdgeTenant`]. Whoever writes
+    /// the link's streams resets them before anything else of the tenant.
     pub fn purge(&mut self, tenant: TenantKey, tenants: &Tenants) {
         self.count_drops(tenants);
         let _ = self.sched.purge(tenant, &mut self.drops);
@@ -205,6 +215,14 @@ impl EdgeLanes {
             count(tenants, record.tenant, record.class, DropReason::EdgeTenant, record.frames);
         }
         self.announced.retain(|(t, _), _| *t != tenant);
+        if !self.purged.contains(&tenant) {
+            self.purged.push(tenant);
+        }
+    }
+
+    /// The tenants whose lanes are to be reset on the wire.
+    pub fn take_purged(&mut self) -> Vec<TenantKey> {
+        std::mem::take(&mut self.purged)
     }
 
     /// Takes the next slice; see [`Hdwrr::next_slice`].

@@ -1,7 +1,7 @@
 //! What every session and bridge of one node knows: the policy, the brokers, the links, and numbers to hand out.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use glocal_core::bundle::TenantIdForm;
@@ -32,8 +32,7 @@ pub struct Shared {
     policy: ArcSwap<Policy>,
     brokers: ArcSwap<Brokers>,
     links: ArcSwap<Vec<Arc<Link>>>,
-    /// Whether allowed operations are to be logged.
-    pub log_allow: bool,
+    log_allow: AtomicBool,
     next_session: AtomicU64,
     next_sender: AtomicU32,
 }
@@ -63,10 +62,19 @@ impl Shared {
             policy: ArcSwap::new(policy),
             brokers: ArcSwap::new(brokers),
             links: ArcSwap::from_pointee(links),
-            log_allow,
+            log_allow: AtomicBool::new(log_allow),
             next_session: AtomicU64::new(1),
             next_sender: AtomicU32::new(1),
         }
+    }
+
+    /// Replaces what a newer bundle or another configuration changes; the driver's right alone.
+    pub(crate) fn renew(&self, bundle: (u64, u64), policy: Arc<Policy>, brokers: Arc<Brokers>, links: Vec<Arc<Link>>) {
+        // Names first: whoever sees a new number must find what it stands for.
+        self.brokers.store(brokers);
+        self.links.store(Arc::new(links));
+        self.policy.store(policy);
+        self.bundle.store(Arc::new(bundle));
     }
 
     /// Epoch and version of the bundle in force.
@@ -109,6 +117,17 @@ impl Shared {
     #[must_use]
     pub fn link(&self, edge: EdgeKey) -> Option<Arc<Link>> {
         self.links.load().get(usize::try_from(edge.0).ok()?).cloned()
+    }
+
+    /// Whether allowed operations are to be logged.
+    #[must_use]
+    pub fn log_allow(&self) -> bool {
+        self.log_allow.load(Ordering::Relaxed)
+    }
+
+    /// Says whether allowed operations are to be logged from now on.
+    pub fn set_log_allow(&self, log_allow: bool) {
+        self.log_allow.store(log_allow, Ordering::Relaxed);
     }
 
     /// A fresh session number.

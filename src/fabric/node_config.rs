@@ -2,11 +2,31 @@
 
 use std::fmt::Write;
 
+use crate::pki;
 use crate::plan::{EdgePlan, NodePlan, NodeRole, Plan};
+
+/// Stands before the hash of what follows in a file: a later apply replaces the file only while the two agree.
+const MARK: &str = "# As written (remove this line, or change anything, to keep the file as it is): ";
 
 /// The text of `node.toml`. Paths are relative to its directory.
 #[must_use]
 pub fn render(plan: &Plan, node: &NodePlan) -> String {
+    let body = body(plan, node);
+    format!("{MARK}{}\n{body}", hash(&body))
+}
+
+/// Whether a file is as an apply has written it, by whatever plan.
+#[must_use]
+pub fn is_as_written(text: &str) -> bool {
+    let marked = text.strip_prefix(MARK).and_then(|rest| rest.split_once('\n'));
+    marked.is_some_and(|(mark, body)| mark == hash(body))
+}
+
+fn hash(body: &str) -> String {
+    pki::sha256(body.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn body(plan: &Plan, node: &NodePlan) -> String {
     let mut text = format!(
         "# Configuration of {} in fabric '{}', written by 'glocal fabric apply'.\n\
          # Paths are relative to this file's directory. 'glocal check' reads it without starting anything.\n\n",

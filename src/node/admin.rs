@@ -1,6 +1,6 @@
 //! The operators' socket: a Unix socket in `state_dir`, one request and one answer per connection, each a line.
 //!
-//! `status` or `status <tenant>` answers a JSON object. Whoever may open the socket is the operator; every request
+//! `status` or `status <tenant>` answers a JSON object, and so does `reload`. Whoever may open the socket is the operator; every request
 //! passes policy like any other.
 
 use std::os::unix::fs::PermissionsExt;
@@ -71,15 +71,27 @@ async fn answer(context: &Context, stream: UnixStream) -> std::io::Result<()> {
     let mut words = line.split_whitespace();
     let body = match (words.next(), words.next(), words.next()) {
         (Some("status"), tenant, None) => report(context, tenant).await,
-        _ => Err("unknown request; known: status [tenant]".to_owned()),
+        (Some("reload"), None, None) => reload(context).await,
+        _ => Err("unknown request; known: status [tenant], reload".to_owned()),
     };
     let text = body.unwrap_or_else(|error| serde_json::json!({ "error": error }).to_string());
     stream.write_all(text.as_bytes()).await?;
     stream.write_all(b"\n").await
 }
 
+async fn reload(context: &Context) -> Result<String, String> {
+    let operator = Arc::new(Principal::operator(context.config().tenant_id.clone()));
+    let asked = context.shared.policy().authorize(&operator, Administer { tenant: None });
+    asked.map_err(|reason| reason.text(operator.tenant().as_str()))?;
+    // It goes on even when the operator does not wait for the answer: nothing is left half-way.
+    let held = context.clone();
+    let reload = context.tasks.spawn(async move { held.reloader.reload(&held).await });
+    let report = reload.await.map_err(|error| error.to_string())?;
+    serde_json::to_string(&report).map_err(|error| error.to_string())
+}
+
 async fn report(context: &Context, tenant: Option<&str>) -> Result<String, String> {
-    let operator = Arc::new(Principal::operator(context.config.tenant_id.clone()));
+    let operator = Arc::new(Principal::operator(context.config().tenant_id.clone()));
     let asked = context.shared.policy().authorize(&operator, Administer { tenant });
     let permit = asked.map_err(|reason| reason.text(operator.tenant().as_str()))?;
     serde_json::to_string(&status::gather(context, &permit).await).map_err(|error| error.to_string())

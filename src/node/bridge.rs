@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use glocal_core::edge::{EdgeKey, TenantSet};
+use glocal_core::edge::EdgeKey;
 use glocal_core::identity::Principal;
 use glocal_core::limits::{HANDSHAKE_MS_MAX, TEXT_BYTES_MAX};
 use glocal_core::tenant::TenantKey;
+use glocal_engine::allowance::Allowance;
 use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::handshake::{HandshakeError, Mac, PeerSet, allowed_frames, check_hello, hello};
 use glocal_engine::lane_reader::Incoming;
@@ -27,6 +28,7 @@ use crate::trust::Usage;
 mod accept;
 mod control_stream;
 mod dial;
+mod follow;
 mod reader;
 mod writer;
 
@@ -34,6 +36,7 @@ pub(crate) use accept::serve;
 pub(crate) use dial::keep_dialled;
 
 use control_stream::ControlStream;
+use follow::Follower;
 
 /// Label of the key under which allowed tenants are compared (RFC 8446 section 7.5).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-glocal-allowed-set";
@@ -96,6 +99,7 @@ async fn hold_edge(context: &Context, candidate: &Candidate, greeted: Greeted) -
     let Some(status) = context.edges.get(greeted.edge) else {
         return Ended::new(Failure::Handshake, "no such edge");
     };
+    let status = &*status;
     let Some((cancel, number)) = take_edge(context, status, candidate, &greeted) else {
         return Ended::new(Failure::Closed, "another bridge holds this edge");
     };
@@ -210,11 +214,12 @@ async fn serve_bridge(
         () = cancel.cancelled() => return replaced(),
         settled = tokio::time::timeout(deadline, settle(context, &link, candidate, &mut greeted.control)) => settled,
     };
-    let effective = match settled {
-        Ok(Ok(effective)) => effective,
+    let allowance = match settled {
+        Ok(Ok(allowance)) => allowance,
         Ok(Err(ended)) => return ended,
         Err(_) => return Ended::new(Failure::Silent, "no allowed set in time"),
     };
+    let effective = allowance.accepts();
     let tenants = effective.len();
     let up = Command::EdgeUp { edge, effective, peer_incarnation: greeted.peer.incarnation };
     let lists = match context.control.apply(vec![up]).await.first() {
@@ -229,7 +234,7 @@ async fn serve_bridge(
             status.up(State { since, dialled, remote: remote.clone(), allowed: tenants, ..State::default() });
             tracing::info!(edge = %link.edge().name(), peer = %link.edge().peer(), %remote, tenants,
                 "bridge up: {} <-> {}", context.shared.node, link.edge().peer());
-            carry(context, status, &link, candidate, greeted.control, cancel).await
+            carry(context, status, &link, candidate, (greeted.control, allowance), cancel).await
         }
         Err(ended) => ended,
     };
@@ -237,13 +242,15 @@ async fn serve_bridge(
     ended
 }
 
-/// Compares the allowed sets; returns what both sides and the bundle allow.
+/// Exchanges the allowed sets of both sides.
 async fn settle(
     context: &Context,
     link: &Link,
     candidate: &Candidate,
     control: &mut ControlStream,
-) -> Result<TenantSet, Ended> {
+) -> Result<Allowance, Ended> {
+    // Read before the set, so that a change in between is seen as one.
+    let revision = context.shared.policy().epoch();
     let own = own_macs(context, link, &candidate.connection)?;
     for frame in allowed_frames(own.iter().map(|(_, mac)| *mac).collect()) {
         control.send(&frame.into()).await?;
@@ -256,7 +263,7 @@ async fn settle(
             other => return Err(Ended::new(Failure::Fault, format!("unexpected {}", other.name()))),
         }
     }
-    Ok(peer.effective(own))
+    Ok(Allowance::settled(own, peer, revision, context.clock.now()))
 }
 
 /// The tenants that configuration and bundle allow here, each with its code under this connection's key.
@@ -267,11 +274,12 @@ fn own_macs(context: &Context, link: &Link, connection: &quinn::Connection) -> R
         .map_err(|_| Ended::new(Failure::Handshake, "the connection exports no key"))?;
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &secret);
     let name = link.edge().name();
-    let configured = context.config.edges.iter().find(|e| e.name == *name);
+    let (config, trust) = (context.config(), context.trust());
+    let configured = config.edges.iter().find(|e| e.name == *name);
     let tenants = context.shared.tenants();
     let allowed = tenants.iter().filter(|tenant| {
-        context.trust.bundle().edge_allows(name, tenant.id().as_str())
-            && configured.is_none_or(|edge| edge.tenants.matches(tenant.id()))
+        trust.bundle().edge_allows(name, tenant.id().as_str())
+            && configured.is_some_and(|edge| edge.tenants.matches(tenant.id()))
     });
     let code = |id: &str| {
         let tag = aws_lc_rs::hmac::sign(&key, id.as_bytes());
@@ -286,18 +294,19 @@ async fn carry(
     status: &EdgeStatus,
     link: &Arc<Link>,
     candidate: &Candidate,
-    control: ControlStream,
+    (control, allowance): (ControlStream, Allowance),
     cancel: CancellationToken,
 ) -> Ended {
     let connection = &candidate.connection;
     let edge = Arc::clone(link.edge());
     let incoming = Arc::new(Incoming::new(Arc::clone(&context.shared), edge, Arc::clone(&candidate.principal)));
     let usage = if candidate.dialled.is_some() { Usage::Server } else { Usage::Client };
+    let mut follower = Follower::new(context, link, connection, allowance);
     let mut readers = JoinSet::new();
     let ended = tokio::select! {
         biased;
         () = cancel.cancelled() => replaced(),
-        ended = control_stream::run(context, status, link, control, &candidate.chain, usage) => ended,
+        ended = control_stream::run(context, status, &mut follower, control, &candidate.chain, usage) => ended,
         ended = reader::run(context, connection, &incoming, &mut readers) => ended,
         ended = writer::run(context, connection, link) => ended,
         reason = connection.closed() => closed(&reason),

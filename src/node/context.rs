@@ -8,22 +8,24 @@ use glocal_core::edge::EdgeKey;
 use glocal_engine::advisory::Advisor;
 use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::shared::Shared;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::edge_status::EdgeStatuses;
+use crate::live::Live;
+use crate::reload::Reloader;
 use crate::trust::Trust;
 
 /// Handles of one running node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The configuration.
-    pub config: Arc<Config>,
-    /// The trust epoch.
-    pub trust: Arc<Trust>,
+    /// The configuration in force.
+    pub config: Live<Config>,
+    /// The trust epoch in force.
+    pub trust: Live<Trust>,
     /// What machines share.
     pub shared: Arc<Shared>,
     /// The clock.
@@ -34,6 +36,12 @@ pub struct Context {
     pub advisor: Arc<Advisor>,
     /// How the edges are.
     pub edges: Arc<EdgeStatuses>,
+    /// What changes bundle and configuration.
+    pub reloader: Arc<Reloader>,
+    /// Told after every change, and when the node begins to leave: whoever holds a connection asks again.
+    pub changes: Changes,
+    /// The endpoint of bridges.
+    pub bridges: quinn::Endpoint,
     /// Counters of the node itself.
     pub counters: Arc<NodeCounters>,
     /// Cancelled when the node begins to leave: no new sessions.
@@ -42,6 +50,29 @@ pub struct Context {
     pub stop: CancellationToken,
     /// Sessions and bridges.
     pub tasks: TaskTracker,
+}
+
+/// Tells those who hold a connection that something has changed.
+#[derive(Clone, Debug)]
+pub struct Changes(Arc<watch::Sender<u64>>);
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(0)))
+    }
+}
+
+impl Changes {
+    /// Says that something has changed.
+    pub fn tell(&self) {
+        self.0.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Hears of every change from now on; of several at once only once.
+    #[must_use]
+    pub fn hear(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
 }
 
 /// Counters of the node that belong to no tenant.
@@ -129,6 +160,18 @@ impl ControlHandle {
 }
 
 impl Context {
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        self.config.now()
+    }
+
+    /// The trust epoch in force.
+    #[must_use]
+    pub fn trust(&self) -> Arc<Trust> {
+        self.trust.now()
+    }
+
     /// The edge with this key, in the configuration.
     #[must_use]
     pub fn edge_name(&self, edge: EdgeKey) -> String {

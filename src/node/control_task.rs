@@ -78,6 +78,7 @@ pub(crate) async fn run(
             }
         }
         driver.commit(clock.now());
+        driver.take_denials().iter().for_each(|line| tracing::warn!("{line}"));
         waiting = driver.is_waiting();
         for (done, outcomes) in answers.drain(..) {
             let _: Result<_, Vec<_>> = done.send(outcomes);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use glocal_core::count::Counter;
 use glocal_core::edge::{Edge, EdgeKey};
 use glocal_core::time::Time;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 
 /// Why there is no bridge.
@@ -167,14 +167,21 @@ impl EdgeStatus {
     }
 }
 
-/// All edges of the node.
-#[derive(Debug)]
-pub struct EdgeStatuses(Vec<EdgeStatus>);
+/// All edges of the node, those that were taken from it included.
+#[derive(Debug, Default)]
+pub struct EdgeStatuses(RwLock<Vec<Arc<EdgeStatus>>>);
 
 impl EdgeStatuses {
     /// The edges in the order of their keys, none of which has been tried.
     #[must_use]
     pub fn new(edges: impl IntoIterator<Item = Arc<Edge>>) -> Self {
+        let statuses = Self::default();
+        statuses.add(edges);
+        statuses
+    }
+
+    /// Adds edges; their keys follow those that are there.
+    pub(crate) fn add(&self, edges: impl IntoIterator<Item = Arc<Edge>>) {
         let status = |edge| EdgeStatus {
             edge,
             state: Mutex::default(),
@@ -185,17 +192,18 @@ impl EdgeStatuses {
             failures: std::array::from_fn(|_| Counter::default()),
             numbers: Counter::default(),
         };
-        Self(edges.into_iter().map(status).collect())
+        self.0.write().extend(edges.into_iter().map(|edge| Arc::new(status(edge))));
     }
 
     /// One edge.
     #[must_use]
-    pub fn get(&self, edge: EdgeKey) -> Option<&EdgeStatus> {
-        self.0.get(usize::try_from(edge.0).ok()?)
+    pub fn get(&self, edge: EdgeKey) -> Option<Arc<EdgeStatus>> {
+        self.0.read().get(usize::try_from(edge.0).ok()?).cloned()
     }
 
-    /// Every edge.
-    pub fn iter(&self) -> impl Iterator<Item = &EdgeStatus> {
-        self.0.iter()
+    /// The edges that this node has.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<EdgeStatus>> {
+        self.0.read().iter().filter(|status| !status.edge.is_retired()).cloned().collect()
     }
 }

@@ -130,7 +130,7 @@ async fn tls_handshake(
             // The verifier counts what it refuses; that there was nothing to verify it never sees.
             let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
             if matches!(inner, Some(rustls::Error::NoCertificatesPresented)) {
-                context.trust.refusals().record(Deny::NoCertificate, "client", "-", unix_now());
+                context.trust().refusals().record(Deny::NoCertificate, "client", "-", unix_now());
             }
             failed(context, remote, &error.to_string());
             None
@@ -167,7 +167,7 @@ async fn handshake_tcp(
     let patience = Duration::from_millis(HANDSHAKE_MS_MAX);
     let Some((stream, chain)) = tls_handshake(&context, &acceptor, stream, remote, patience).await else { return };
     let identified = require_alpn(stream.get_ref().1.alpn_protocol(), ALPN_NATIVE)
-        .and_then(|()| context.trust.identify_client(chain.certificates(), unix_now()));
+        .and_then(|()| context.trust().identify_client(chain.certificates(), unix_now()));
     admitted.handshake = None;
     match identified {
         Ok(principal) => session::run_native(context, stream, principal, chain, remote, began).await,
@@ -212,7 +212,7 @@ async fn handshake_quic(context: Context, incoming: quinn::Incoming, remote: Soc
         Err(_) => return failed(&context, remote, "QUIC handshake took too long"),
     };
     let chain = PeerChain::of_quic(&connection);
-    let identified = context.trust.identify_client(chain.certificates(), unix_now());
+    let identified = context.trust().identify_client(chain.certificates(), unix_now());
     admitted.handshake = None;
     match identified {
         Ok(principal) => {

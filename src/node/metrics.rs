@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure};
+use crate::reload::BundleRefusal;
 
 /// Renders all metrics of the node.
 ///
@@ -70,20 +71,28 @@ impl NodeCollector {
         counters(e, "connections_refused", "Turned away at a limit", one(node.connections_refused.value()))?;
         counters(e, "protocol_errors", "Sessions closed for protocol errors", one(node.protocol_errors.value()))?;
         counters(e, "bridge_faults", "Bridges closed for faults", one(node.bridge_faults.value()))?;
-        let head = context.trust.bundle().head();
+        let trust = context.trust();
+        let head = trust.bundle().head();
         gauges(e, "bundle_version", "Version of the bundle in force", one(head.version))?;
         let expires = u64::try_from(head.expires.0).unwrap_or(0);
         gauges(e, "bundle_expires_seconds", "When the bundle expires, seconds since 1970", one(expires))?;
-        let refusals = context.trust.refusals();
+        let reload = &context.reloader.refusals;
+        counters(e, "bundle_alarms", "Two bundles of one version were seen", one(reload.alarms.value()))?;
+        let refused = BundleRefusal::ALL.map(|r| (vec![("reason", r.code().to_owned())], reload.count(r)));
+        counters(e, "bundle_refused", "Bundles and sections that were not taken", happened(refused.into_iter()))?;
+        let stale = context.reloader.holding().stale() as u64;
+        gauges(e, "bundle_stale_sections", "Tenants that hold by an outdated section", one(stale))?;
+        let refusals = trust.refusals();
         let refused = Deny::ALL.iter().map(|r| (vec![("reason", r.code().to_owned())], refusals.count(*r)));
         counters(e, "handshakes_refused", "Certificates refused by reason", happened(refused))
     }
 
     fn edges(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let context = &self.0;
+        let edges = context.edges.list();
         let each = |value: &dyn Fn(&EdgeStatus) -> u64| -> Samples {
             let label = |s: &EdgeStatus| vec![("edge", s.edge().name().to_string())];
-            context.edges.iter().map(|s| (label(s), value(s))).collect()
+            edges.iter().map(|s| (label(s), value(s))).collect()
         };
         gauges(e, "edge_up", "Whether a bridge is up", each(&|s| u64::from(s.edge().is_up())))?;
         gauges(e, "edge_tenants", "Tenants the edge carries now", each(&|s| s.edge().effective().len() as u64))?;
@@ -91,7 +100,7 @@ impl NodeCollector {
         counters(e, "edge_refused", "Sent by the peer although not allowed", each(&|s| s.edge().refused.value()))?;
         counters(e, "edge_dials", "Attempts to dial", each(&|s| s.dials.value()))?;
         counters(e, "edge_ups", "Bridges that came up", each(&|s| s.ups.value()))?;
-        let failures = context.edges.iter().flat_map(|status| {
+        let failures = edges.iter().flat_map(|status| {
             Failure::ALL.iter().map(|failure| {
                 let labels = vec![("edge", status.edge().name().to_string()), ("state", failure.code().to_owned())];
                 (labels, status.failures(*failure))
@@ -99,7 +108,7 @@ impl NodeCollector {
         });
         counters(e, "edge_failures", "Bridges that ended or did not come up", happened(failures))?;
         let links = context.shared.links();
-        let queued = links.iter().map(|link| {
+        let queued = links.iter().filter(|link| !link.edge().is_retired()).map(|link| {
             let labels = vec![("edge", link.edge().name().to_string())];
             (labels, link.inbox().with(|lanes| lanes.sched().backlog_bytes()) as u64)
         });

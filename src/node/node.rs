@@ -14,12 +14,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::bridge;
-use crate::context::{Context, ControlHandle, NodeCounters};
+use crate::context::{Changes, Context, ControlHandle, NodeCounters};
 use crate::control_task;
 use crate::edge_status::EdgeStatuses;
 use crate::listener::nats::Carrier;
 use crate::listener::{self, Admission};
+use crate::live::Live;
 use crate::ops;
+use crate::reload;
 use crate::start::{Listening, Prepared, StartError};
 use crate::state::{StateLock, write_atomically};
 use crate::trust::tls;
@@ -60,7 +62,8 @@ impl Node {
     /// # Errors
     /// The port or file that cannot be had.
     pub async fn start(prepared: Prepared) -> Result<Self, StartError> {
-        let Prepared { config, trust, shared, driver, clock, lock } = prepared;
+        let Prepared { config, trust, shared, driver, clock, reloader, lock } = prepared;
+        let trust = Live::new(trust);
         let tcp = TcpListener::bind(config.native_tcp).await.map_err(listen("broker_port", config.native_tcp))?;
         let ops_listener = optional("ops_listen", config.ops_listen).await?;
         let nats_listener = optional("nats_port", config.nats_tcp).await?;
@@ -79,8 +82,11 @@ impl Node {
         let (requests, queue) = control_task::queue();
         let context = Context {
             edges: Arc::new(EdgeStatuses::new(shared.links().iter().map(|l| Arc::clone(l.edge())))),
-            config,
+            config: Live::new(config),
             trust,
+            reloader: Arc::new(reloader),
+            changes: Changes::default(),
+            bridges: bridges.clone(),
             advisor: Arc::new(Advisor::new(Arc::clone(&shared))),
             shared,
             clock,
@@ -94,18 +100,18 @@ impl Node {
         let listening = Listening {
             node: context.shared.node.to_string(),
             pid: std::process::id(),
-            native_tcp: local(tcp.local_addr(), context.config.native_tcp),
-            native_quic: local(quic.local_addr(), context.config.native_quic),
+            native_tcp: local(tcp.local_addr(), context.config().native_tcp),
+            native_quic: local(quic.local_addr(), context.config().native_quic),
             nats: nats_listener.as_ref().and_then(|l| l.local_addr().ok()),
             nats_ws: nats_ws_listener.as_ref().and_then(|l| l.local_addr().ok()),
-            bridge: local(bridges.local_addr(), context.config.bridge),
+            bridge: local(bridges.local_addr(), context.config().bridge),
             ops: ops_listener.as_ref().and_then(|l| l.local_addr().ok()),
             socket: socket_path,
         };
         let tls = tls::native_tcp_server_config(&context.trust)?;
         // The last thing that can fail: connections wait in the ports' queues until the tasks below take them.
         announce(&context, &listening)?;
-        traces.ready_file.clone_from(&context.config.ready_file);
+        traces.ready_file.clone_from(&context.config().ready_file);
         // The control half outlives all others: what they close on their way out passes through it.
         let broken = CancellationToken::new();
         tokio::spawn(watch(control_task::run(driver, queue, clock, CancellationToken::new()), broken.clone()));
@@ -113,14 +119,11 @@ impl Node {
         context.tasks.spawn(listener::serve_tcp(context.clone(), tcp, tls, admission.clone()));
         serve_nats(&context, nats_listener, nats_ws_listener, &admission)?;
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
-        context.tasks.spawn(bridge::serve(context.clone(), bridges.clone()));
-        for (edge, link) in context.config.edges.iter().zip(context.shared.links().iter()) {
-            if !edge.addresses.is_empty() {
-                let dial =
-                    bridge::keep_dialled(context.clone(), bridges.clone(), link.edge().key(), edge.addresses.clone());
-                context.tasks.spawn(dial);
-            }
+        context.tasks.spawn(bridge::serve(context.clone(), bridges));
+        for link in context.shared.links().iter() {
+            context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
         }
+        context.tasks.spawn(reload::watch(context.clone()));
         context.tasks.spawn(admin::serve(context.clone(), socket));
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
@@ -147,9 +150,10 @@ impl Node {
 
     /// Leaves: takes no new sessions, tells clients, waits for the grace or until they have gone, then ends everything.
     pub async fn leave(self) {
-        let grace = Duration::from_millis(self.context.config.lame_duck_ms);
-        tracing::info!(grace_ms = self.context.config.lame_duck_ms, "leaving: no new sessions");
+        let grace = Duration::from_millis(self.context.config().lame_duck_ms);
+        tracing::info!(grace_ms = self.context.config().lame_duck_ms, "leaving: no new sessions");
         self.context.lame_duck.cancel();
+        self.context.changes.tell();
         let until = tokio::time::Instant::now() + grace + Duration::from_millis(200);
         while self.context.counters.sessions.value() > 0 && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -181,7 +185,7 @@ fn serve_nats(
 ) -> Result<(), StartError> {
     let tls = tls::nats_server_config(&context.trust)?;
     let told = |listener: &TcpListener| {
-        let address = listener.local_addr().unwrap_or(context.config.native_tcp);
+        let address = listener.local_addr().unwrap_or(context.config().native_tcp);
         glocal_engine::nats::Listening { host: address.ip().to_string(), port: address.port() }
     };
     for (listener, carrier) in [(tcp, Carrier::Tcp), (websocket, Carrier::WebSocket)] {
@@ -221,7 +225,7 @@ fn endpoint(
 
 /// Says where the node listens, in the ready file and in the log.
 fn announce(context: &Context, listening: &Listening) -> Result<(), StartError> {
-    if let Some(file) = &context.config.ready_file {
+    if let Some(file) = &context.config().ready_file {
         let failed = |source| StartError::ReadyFile { file: file.clone(), source };
         let json = serde_json::to_vec_pretty(listening).map_err(|error| failed(std::io::Error::other(error)))?;
         write_atomically(file, &json).map_err(failed)?;
@@ -230,7 +234,7 @@ fn announce(context: &Context, listening: &Listening) -> Result<(), StartError> 
     tracing::info!(
         node = %listening.node, tcp = %listening.native_tcp, quic = %listening.native_quic,
         bridge = %listening.bridge, %ops, incarnation = context.shared.incarnation,
-        "ready: {} ({}) of fabric {}", listening.node, context.config.role.as_str(), context.shared.fabric
+        "ready: {} ({}) of fabric {}", listening.node, context.config().role.as_str(), context.shared.fabric
     );
     Ok(())
 }

@@ -40,6 +40,6 @@ async fn ready(State(context): State<Context>) -> Response {
     if context.lame_duck.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "leaving\n").into_response();
     }
-    let down = context.edges.iter().filter(|s| !s.edge().is_up()).count();
+    let down = context.edges.list().iter().filter(|s| !s.edge().is_up()).count();
     (StatusCode::OK, format!("ready, edges down: {down}\n")).into_response()
 }

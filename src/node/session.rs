@@ -168,6 +168,9 @@ where
     M: Machine,
 {
     async fn serve(&mut self, began: Time) -> End<M::End> {
+        let mut changes = self.context.changes.hear();
+        // The bundle may have changed, or the node begun to leave, since the handshake.
+        changes.mark_changed();
         let hello_until = began.plus_millis(self.machine.patience_ms());
         let mut next_look = hello_until.min(self.next_look(self.context.clock.now()));
         loop {
@@ -177,7 +180,7 @@ where
                 event = self.pump.next(port.as_deref(), &mut self.buffer, self.context.clock) => event,
                 () = tokio::time::sleep_until(wake) => Ok(Event::Timer),
                 () = self.context.stop.cancelled() => return End::Ours(Deny::ShuttingDown),
-                () = self.context.lame_duck.cancelled(), if self.leaving.is_none() => Ok(Event::LameDuck),
+                _ = changes.changed() => Ok(Event::Changed),
             };
             let now = self.context.clock.now();
             match event {
@@ -189,7 +192,15 @@ where
                     }
                 }
                 Ok(Event::Closed) => return End::Closed,
-                Ok(Event::LameDuck) => self.leave(now),
+                Ok(Event::Changed) => {
+                    if self.context.lame_duck.is_cancelled() && self.leaving.is_none() {
+                        self.leave(now);
+                    }
+                    if let Err(end) = self.retain() {
+                        return end;
+                    }
+                    next_look = next_look.min(self.next_look(now));
+                }
                 Ok(Event::Timer) => {
                     if let Err(end) = self.look(began, now) {
                         return end;
@@ -276,7 +287,7 @@ where
     }
 
     fn leave(&mut self, now: Time) {
-        let grace_ms = spread(self.context.config.lame_duck_ms, self.machine.id());
+        let grace_ms = spread(self.context.config().lame_duck_ms, self.machine.id());
         self.leaving = Some(now.plus_millis(grace_ms));
         let grace = u32::try_from(grace_ms).unwrap_or(u32::MAX);
         let mut frame = BytesMut::new();
@@ -293,12 +304,7 @@ where
             let patience = self.machine.patience_ms();
             return if now >= began.plus_millis(patience) { Err(End::NoHello(patience)) } else { Ok(()) };
         }
-        let kept = self.context.trust.retain_client(self.chain.certificates(), crate::trust::unix_now());
-        match kept {
-            Ok(principal) if principal == **self.machine.principal() => {}
-            Ok(_) => return Err(End::Ours(Deny::CertRevoked)),
-            Err(reason) => return Err(End::Ours(reason)),
-        }
+        self.retain()?;
         if now >= self.heard.plus_millis(SESSION_PING_MS) {
             if self.pings >= SESSION_PINGS_MAX {
                 return Err(End::Silent);
@@ -311,9 +317,19 @@ where
         Ok(())
     }
 
+    /// Asks the bundle in force whether the session may stay, and as whom.
+    fn retain(&self) -> Result<(), End<M::End>> {
+        let kept = self.context.trust().retain_client(self.chain.certificates(), crate::trust::unix_now());
+        match kept {
+            Ok(principal) if principal == **self.machine.principal() => Ok(()),
+            Ok(_) => Err(End::Ours(Deny::CertRevoked)),
+            Err(reason) => Err(End::Ours(reason)),
+        }
+    }
+
     fn next_look(&self, now: Time) -> Time {
         let probe = now.plus_millis(SESSION_PING_MS);
-        let dead = self.context.trust.bundle().head().expires.0.saturating_add(BUNDLE_GRACE_SECONDS);
+        let dead = self.context.trust().bundle().head().expires.0.saturating_add(BUNDLE_GRACE_SECONDS);
         let end = self.machine.principal().not_after().map_or(dead, |not_after| not_after.0.min(dead));
         let left = end.saturating_sub(crate::trust::unix_now().0).max(0).unsigned_abs();
         probe.min(now.plus_millis(left.saturating_mul(1000).saturating_add(1000)))

@@ -17,8 +17,10 @@ use glocal_engine::shared::Shared;
 
 use crate::clock::Clock;
 use crate::config::{ClientAuth, Config, ConfigErrors, EdgeConfig, EdgeMode, HostPort, TenantSet};
+use crate::reload::Reloader;
+use crate::reload::stored::newest;
 use crate::state::{self, StateError, StateLock};
-use crate::trust::{self, NodeIdentity, NodeLinkCrypto, Roots, Trust, TrustOptions, load_bundle_file, unix_now};
+use crate::trust::{self, NodeIdentity, NodeLinkCrypto, Roots, Trust, TrustOptions, unix_now};
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +132,8 @@ pub struct Prepared {
     pub driver: Driver,
     /// The clock.
     pub clock: Clock,
+    /// What changes bundle and configuration later.
+    pub reloader: Reloader,
     /// Keeps other brokers off the state directory.
     pub lock: StateLock,
 }
@@ -144,29 +148,45 @@ pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
     let credential = |key| move |source| StartError::Credential { key, source };
     let roots = Roots::load(&config.fabric_root, now).map_err(credential("fabric_root"))?;
     let identity = identity(&config)?;
-    let bundle = load_bundle_file(&config.bundle, &roots, config.bundle_min_version, now)
-        .map_err(|error| StartError::Bundle { file: error.file, source: error.source })?;
+    let holding =
+        newest(&config, &roots, now).map_err(|error| StartError::Bundle { file: error.file, source: error.source })?;
     if *identity.node() != config.node {
         let certified = identity.node().clone();
         return Err(StartError::OtherNode { file: config.node_certificate, configured: config.node, certified });
     }
-    let anonymous = match &config.clients {
-        ClientAuth::Required => None,
-        ClientAuth::AnonymousAs(tenant) => Some(tenant.clone()),
-    };
-    if let Some(tenant) = &anonymous {
+    let options = options(&config);
+    if let Some(tenant) = &options.anonymous {
         tracing::warn!(%tenant, "clients without a certificate are let in as tenant '{tenant}' (anonymous_tenant)");
     }
-    let options = TrustOptions { superusers: config.broker_superuser_tenants.clone(), anonymous };
-    let bundle = Arc::new(bundle);
+    let bundle = Arc::clone(holding.bundle());
     let trust = Trust::new(roots, Arc::clone(&bundle), identity, options, now);
     let trust = Arc::new(trust.map_err(|source| StartError::Trust { place: place(&config, &source), source })?);
+    let raw = Arc::new(config.clone());
     config.edges = edges(&config, &bundle)?;
     let lock = state::prepare(&config.state_dir)?;
     let incarnation = state::next_incarnation(&config.state_dir)?;
     let clock = Clock::start();
     let (shared, driver) = assemble(&config, &trust, incarnation, clock)?;
-    Ok(Prepared { config: Arc::new(config), trust, shared, driver, clock, lock })
+    let reloader = Reloader::new(raw, holding, &shared);
+    Ok(Prepared { config: Arc::new(config), trust, shared, driver, clock, reloader, lock })
+}
+
+impl Prepared {
+    /// The same node, started with these overrides of its configuration: a reload applies them again.
+    #[must_use]
+    pub fn with_overrides(mut self, overrides: Vec<(String, String)>) -> Self {
+        self.reloader.set_overrides(overrides);
+        self
+    }
+}
+
+/// What local configuration adds to the bundle.
+pub(crate) fn options(config: &Config) -> TrustOptions {
+    let anonymous = match &config.clients {
+        ClientAuth::Required => None,
+        ClientAuth::AnonymousAs(tenant) => Some(tenant.clone()),
+    };
+    TrustOptions { superusers: config.broker_superuser_tenants.clone(), anonymous }
 }
 
 fn identity(config: &Config) -> Result<NodeIdentity, StartError> {
@@ -191,7 +211,7 @@ fn place(config: &Config, error: &trust::TrustError) -> String {
 }
 
 /// The edges as configured, each known to the bundle; or the one edge that `global_controller_host` means.
-fn edges(config: &Config, bundle: &glocal_core::bundle::Bundle) -> Result<Vec<EdgeConfig>, StartError> {
+pub(crate) fn edges(config: &Config, bundle: &glocal_core::bundle::Bundle) -> Result<Vec<EdgeConfig>, StartError> {
     let own = &config.node;
     let peer = |edge: &glocal_core::bundle::EdgeEntry| if edge.a == *own { edge.b.clone() } else { edge.a.clone() };
     if let (Some(uplink), true) = (&config.uplink, config.edges.is_empty()) {
@@ -266,7 +286,7 @@ fn assemble(
     Ok((Arc::clone(&shared), Driver::new(control, shared)))
 }
 
-fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Clock) -> Arc<Link> {
+pub(crate) fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Clock) -> Arc<Link> {
     let handle = Arc::new(Edge::new(key, edge.name.clone(), edge.peer.clone()));
     handle.set_metric(edge.metric);
     let link = Link::new(handle, HdwrrConfig::default());
@@ -274,15 +294,27 @@ fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Clock) -> Arc
         for tenant in tenants.iter().filter(|t| t.section().weight > 1) {
             lanes.sched_mut().set_weight(tenant.key(), tenant.section().weight);
         }
-        if let Some(bits) = edge.rate_bits_per_second {
+    });
+    shape(&link, edge.rate_bits_per_second, clock);
+    Arc::new(link)
+}
+
+/// Shapes an edge to `rate`, in bits per second, or not at all.
+pub(crate) fn shape(link: &Link, rate: Option<u64>, clock: Clock) {
+    link.inbox().with(|lanes| match rate {
+        Some(bits) => {
             let bytes = (bits / 8).max(1);
             // A burst of a millisecond: little lies below the scheduler.
             let burst = (bytes / 1000).max(2 * glocal_core::limits::PACKET_BYTES_DEFAULT as u64);
             lanes.sched_mut().set_shaper(Some(TokenBucket::new(bytes, burst, clock.now())));
             lanes.sched_mut().set_rate(bytes);
         }
+        None => {
+            lanes.sched_mut().set_shaper(None);
+            lanes.sched_mut().set_rate(u64::MAX);
+        }
     });
-    Arc::new(link)
+    link.inbox().wake();
 }
 
 /// What a running node listens on.

@@ -119,7 +119,8 @@ pub struct ClassReport {
 /// Gathers the report a permit allows.
 pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Status {
     let now = context.clock.now();
-    let head = context.trust.bundle().head();
+    let trust = context.trust();
+    let head = trust.bundle().head();
     let inspection = context.control.inspect().await;
     let remote = |id: &str| inspection.remote_filters.iter().find(|(t, _)| t == id).map_or(0, |(_, n)| *n);
     let one = permit.tenant().map(|t| t.key());
@@ -128,7 +129,7 @@ pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Statu
     let reports = seen.map(|t| tenant_report(t, remote(t.id().as_str())));
     Status {
         node: context.shared.node.to_string(),
-        role: context.config.role.as_str(),
+        role: context.config().role.as_str(),
         fabric: head.fabric.to_string(),
         version: env!("CARGO_PKG_VERSION"),
         incarnation: context.shared.incarnation,
@@ -138,11 +139,11 @@ pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Statu
             epoch: head.epoch,
             version: head.version,
             expires: head.expires.0,
-            state: format!("{:?}", context.trust.bundle_state(crate::trust::unix_now())).to_lowercase(),
+            state: format!("{:?}", context.trust().bundle_state(crate::trust::unix_now())).to_lowercase(),
         },
         sessions: context.counters.sessions.value(),
         subscriptions: inspection.subscriptions,
-        edges: context.edges.iter().map(|status| edge_report(context, status, one)).collect(),
+        edges: context.edges.list().iter().map(|status| edge_report(context, status, one)).collect(),
         tenants: reports.filter(|t| t.filters > 0 || t.denied > 0 || !t.classes.is_empty()).collect(),
     }
 }

@@ -31,7 +31,10 @@ pub use credential::{CredentialError, NodeIdentity};
 pub use link::{LinkKeyError, NodeLinkCrypto, admit_by};
 pub use peer::PeerChain;
 pub use refusal::{Refusals, Side, deny_of, deny_of_alert, deny_of_quic};
-pub use signed::{BundleFileError, BundleLoadError, load_bundle, load_bundle_file};
+pub use signed::{
+    BundleFileError, BundleLoadError, Unsigned, load_bundle, load_bundle_file, read_bundle_file, section_piece,
+    verify_head,
+};
 pub use verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 
 use chain::ChainCache;
@@ -133,6 +136,14 @@ impl Trust {
     /// # Errors
     /// Why it cannot begin; this one then stays in force.
     pub fn renew(&self, bundle: Arc<Bundle>, now: UnixTime) -> Result<Self, TrustError> {
+        self.renew_with(bundle, self.options.clone(), now)
+    }
+
+    /// As [`Trust::renew`], with other local options.
+    ///
+    /// # Errors
+    /// As [`Trust::renew`].
+    pub fn renew_with(&self, bundle: Arc<Bundle>, options: TrustOptions, now: UnixTime) -> Result<Self, TrustError> {
         let (old, new) = (self.bundle.head(), bundle.head());
         let (epoch, version) = (new.epoch, new.version);
         if new.fabric != old.fabric {
@@ -149,7 +160,7 @@ impl Trust {
             roots: self.configured_roots.listed_in(&new.roots).ok_or(TrustError::NoCommonRoot)?,
             bundle,
             identity: self.identity.clone(),
-            options: self.options.clone(),
+            options,
             cache: self.cache.clone(),
             refusals: self.refusals.clone(),
         };
@@ -175,6 +186,12 @@ impl Trust {
                 .map_err(|reason| TrustError::Anonymous { tenant: tenant.clone(), reason }),
             None => Ok(()),
         }
+    }
+
+    /// The roots that local configuration trusts, whether the bundle lists them or not: a bundle is verified with these.
+    #[must_use]
+    pub const fn configured_roots(&self) -> &Roots {
+        &self.configured_roots
     }
 
     /// The bundle.

@@ -7,6 +7,7 @@
 //! canonical.
 
 mod body;
+mod bundle;
 mod link;
 
 use bincode::config;
@@ -19,6 +20,7 @@ pub use body::{
     Subscribed, Unsubscribe, Welcome, clip,
 };
 
+pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
 pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp};
 
 use crate::frame::CONTROL_HEAD_BYTES;
@@ -141,6 +143,18 @@ control! {
     LinkDown = 0x24;
     /// What the sender knows of the fabric's edges, in short.
     LinkDigest = 0x25;
+    /// A part of the sender's allowed tenants, after a change.
+    AllowedUpdate = 0x30;
+    /// The sender goes by the peer's set.
+    AllowedApplied = 0x31;
+    /// Which bundle the sender goes by.
+    BundleNews = 0x32;
+    /// Sections that the sender holds and that may cross this edge.
+    SectionOffer = 0x33;
+    /// Asks for a head or a section.
+    BundleGet = 0x34;
+    /// A part of a head or a section.
+    BundlePart = 0x35;
 }
 
 /// Whether a receiver passes over this kind when it does not know it.

@@ -7,9 +7,10 @@ use bytes::{Bytes, BytesMut};
 use glocal_core::name::Class;
 
 use crate::control::{
-    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Control, Denied, Error, ForgetHandles,
-    Goodbye, Hello, Interest, InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, NoMember,
-    NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed, Subscribe, Subscribed, Unsubscribe, Welcome,
+    Ack, AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello,
+    BundleGet, BundleNews, BundlePart, Control, Denied, Error, ForgetHandles, Goodbye, Hello, Interest, InterestSync,
+    LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck,
+    Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -149,10 +150,24 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
     ]
 }
 
+/// One of every body by which neighbours follow changes of the bundle.
+fn bundle_controls() -> Vec<(&'static str, Control)> {
+    let update = AllowedUpdate { generation: 2, epoch: 1, version: 7, macs: vec![[1; 16], [2; 16]], last: true };
+    vec![
+        ("allowed-update", update.into()),
+        ("allowed-applied", AllowedApplied { generation: 2 }.into()),
+        ("bundle-news", BundleNews { epoch: 1, version: 7, digest: [3; 32] }.into()),
+        ("section-offer", SectionOffer { digests: vec![[4; 32], [5; 32]] }.into()),
+        ("bundle-get", BundleGet { digests: vec![[4; 32]] }.into()),
+        ("bundle-part", BundlePart { digest: [4; 32], total: 9, offset: 6, bytes: vec![1, 2, 3] }.into()),
+    ]
+}
+
 /// A value of every control body.
 pub(crate) fn controls() -> Vec<(&'static str, Control)> {
     let mut all = native_controls();
     all.extend(bridge_controls());
+    all.extend(bundle_controls());
     all
 }
 

@@ -23,6 +23,7 @@ mod mesh_edges;
 mod mesh_guards;
 mod mesh_hostile_broker;
 mod mesh_life;
+mod mesh_reload;
 mod mesh_slow;
 mod mesh_strangers;
 mod support;

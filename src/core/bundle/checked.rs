@@ -56,6 +56,19 @@ impl Bundle {
     /// # Errors
     /// The first invariant that does not hold, with the entry that breaks it.
     pub fn assemble(head: Head, sections: Vec<(SectionDigest, Section)>) -> Result<Self, BundleError> {
+        Self::assemble_with_stale(head, sections, Vec::new())
+    }
+
+    /// As [`Bundle::assemble`], with sections that an earlier head listed and nothing newer is known of. Of their edges
+    /// those count that the head still has.
+    ///
+    /// # Errors
+    /// As [`Bundle::assemble`].
+    pub(super) fn assemble_with_stale(
+        head: Head,
+        sections: Vec<(SectionDigest, Section)>,
+        stale: Vec<(SectionDigest, Section)>,
+    ) -> Result<Self, BundleError> {
         check_head(&head)?;
         let nodes = index_nodes(&head)?;
         if let Some(resigner) = head.resigner.as_ref().filter(|r| !nodes.contains_key(*r)) {
@@ -73,7 +86,13 @@ impl Bundle {
                 return Err(BundleError::RepeatedSuperuser(tenant.clone()));
             }
         }
-        let tenants = index_sections(&head, &edges, sections)?;
+        let mut tenants = index_sections(&head, &edges, sections)?;
+        for (digest, mut section) in stale {
+            section.edges.retain(|edge| edges.contains_key(edge));
+            if !tenants.contains_key(&section.tenant) {
+                tenants.insert(section.tenant.clone(), index_section(digest, section, &edges)?);
+            }
+        }
         let node_revocations = RevocationIndex::build(&head.revocations, || "nodes".to_owned())?;
         Ok(Self { head, nodes, node_revocations, edges, edges_of, superusers, tenants })
     }

@@ -12,7 +12,7 @@ const CA_B: KeyId = KeyId([0xb; 32]);
 const DIGEST: SectionDigest = [1; 32];
 const DIGEST_2: SectionDigest = [2; 32];
 
-fn label(text: &str) -> Label {
+pub(super) fn label(text: &str) -> Label {
     Label::parse(text).unwrap()
 }
 
@@ -41,6 +41,17 @@ fn head() -> Head {
         sections: vec![DIGEST, DIGEST_2],
         ..Head::empty(label("demo"), ISSUED, EXPIRES)
     }
+}
+
+/// A head of the same brokers with these edges.
+pub(super) fn head_for(edges: &[&str]) -> Head {
+    let edges = edges.iter().map(|name| edge(name, "g/n", "ra/n")).collect();
+    Head { edges, sections: Vec::new(), ..head() }
+}
+
+/// A tenant's section with these edges.
+pub(super) fn section_of(id: &str, edges: &[&str]) -> Section {
+    Section { edges: edges.iter().map(|name| label(name)).collect(), ..Section::new(tenant(id), [0; 16]) }
 }
 
 fn acme() -> Section {

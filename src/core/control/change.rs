@@ -52,8 +52,11 @@ impl Control {
         let before = Arc::clone(&self.tenants);
         let tenants = Arc::clone(policy.tenants());
         let carried: BTreeMap<_, _> = tenants.iter().map(|t| (t.key(), t.section().edges.clone())).collect();
-        self.moved =
-            carried.iter().filter(|(key, edges)| self.carried.get(key) != Some(*edges)).map(|(k, _)| *k).collect();
+        if self.version != (head.epoch, head.version) {
+            self.version = (head.epoch, head.version);
+            self.moved.clear();
+        }
+        self.moved.extend(carried.iter().filter(|(k, edges)| self.carried.get(k) != Some(*edges)).map(|(k, _)| *k));
         self.carried = carried;
         self.topology.renew(head, Arc::clone(&brokers));
         let gone = missing(&self.brokers, &brokers);
@@ -78,9 +81,11 @@ impl Control {
     /// What the bridge of a live edge carries has changed: `sends` is what the peer is known to accept, `accepts` what
     /// both ends allow. Returns the tenants that it does not send any more.
     pub fn edge_change(&mut self, edge: EdgeKey, sends: TenantSet, accepts: TenantSet, now: Time) -> Vec<Narrowed> {
+        let Some(handle) = self.edges.get(&edge).map(|state| Arc::clone(&state.edge)) else { return Vec::new() };
+        let accepts = self.allowed(&handle, &accepts);
+        let sends = sends.and(&accepts);
         let Some(state) = self.edges.get_mut(&edge).filter(|state| state.up) else { return Vec::new() };
         let (sent, accepted) = (state.edge.effective(), state.edge.accepted());
-        let (sends, accepts) = (sends.and(&accepts), accepts);
         let lost: Vec<_> = accepted.minus(&accepts).iter().collect();
         let unsent: Vec<_> = sent.minus(&sends).iter().collect();
         let come: Vec<_> = accepts.minus(&accepted).iter().collect();
@@ -143,19 +148,23 @@ impl Control {
 
     fn narrow_to_bundle(&mut self, key: EdgeKey, now: Time) -> Vec<Narrowed> {
         let Some(state) = self.edges.get(&key).filter(|state| state.up) else { return Vec::new() };
-        let allows = |tenant: &TenantKey| {
-            let held = self.tenants.by_key(*tenant).filter(|t| self.tenants.by_id(t.id().as_str()).is_some());
-            held.is_some_and(|tenant| tenant.section().edges.contains(state.edge.name()))
-        };
         let (sent, accepted) = (state.edge.effective(), state.edge.accepted());
-        let sends: TenantSet = sent.iter().filter(allows).collect();
-        let accepts: TenantSet = accepted.iter().filter(allows).collect();
+        let (sends, accepts) = (self.allowed(&state.edge, &sent), self.allowed(&state.edge, &accepted));
         if accepted.minus(&accepts).is_empty() && sent.minus(&sends).is_empty() {
             // The peer may have the older bundle all the same.
             state.edge.excuse(now);
             return Vec::new();
         }
         self.edge_change(key, sends, accepts, now)
+    }
+
+    /// What of a set the bundle in force allows on an edge. Sets are made by others, perhaps by an older bundle.
+    pub(super) fn allowed(&self, edge: &Edge, set: &TenantSet) -> TenantSet {
+        let allows = |tenant: &TenantKey| {
+            let held = self.tenants.by_key(*tenant).filter(|t| self.tenants.by_id(t.id().as_str()).is_some());
+            held.is_some_and(|tenant| tenant.section().edges.contains(edge.name()))
+        };
+        set.iter().filter(allows).collect()
     }
 
     /// Asks policy again for every standing subscription; what it refuses has ended.

@@ -4,9 +4,9 @@ use glocal_core::count::Drop as DropReason;
 use glocal_core::deny::Deny;
 use glocal_core::identity::Role;
 use glocal_wire::control::{
-    AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, ForgetHandles, Interest, InterestSync,
-    LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, NoMember, Ping, Pong, Probe, ProbeAck, Ready,
-    Routed, Subscribed, Unsubscribe,
+    AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, BundleGet,
+    BundleNews, BundlePart, ForgetHandles, Interest, InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey,
+    LinkPropose, LinkUp, NoMember, Ping, Pong, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribed, Unsubscribe,
 };
 
 use super::*;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use glocal_core::bundle::{Bundle, BundleState};
 use glocal_core::identity::leaf_name;
-use glocal_core::limits::{BUNDLE_BYTES_MAX, PEM_BYTES_MAX};
+use glocal_core::limits::{BUNDLE_BYTES_MAX, CONFIG_BYTES_MAX, PEM_BYTES_MAX};
 use glocal_core::name::{Label, NodeId};
 use glocal_core::time::UnixTime;
 use glocal_wire::bundle::Envelope;
@@ -333,7 +333,21 @@ impl Work<'_> {
         self.copy(directory.join("root.pem"), "root certificate".to_owned(), pki::to_pem(&root.der))?;
         self.narrowed(&directory.join("bundle.glocal"), &node.id, envelope, root)?;
         let text = node_config::render(self.plan, node);
-        self.copy(directory.join("node.toml"), format!("configuration of {what}"), text)
+        self.configuration(directory.join("node.toml"), format!("configuration of {what}"), text)
+    }
+
+    /// A configuration is written anew while nobody has changed it, and kept as it is otherwise.
+    fn configuration(&mut self, path: PathBuf, what: String, text: String) -> Result<(), ApplyError> {
+        match self.read(&path, CONFIG_BYTES_MAX)? {
+            None => self.make(path, what, text.into_bytes(), PUBLIC),
+            Some(bytes) if bytes == text.as_bytes() => self.keep(path, what),
+            Some(bytes) if std::str::from_utf8(&bytes).is_ok_and(node_config::is_as_written) => {
+                let write = Write { bytes: text.into_bytes(), mode: PUBLIC, replace: true };
+                self.items.push(Item { path, what, write: Some(write) });
+            }
+            Some(_) => self.keep(path, format!("{what}, changed by hand")),
+        }
+        Ok(())
     }
 
     /// A node's own bundle: the sections it may need.

@@ -46,15 +46,15 @@ pub(crate) async fn serve(context: Context, endpoint: quinn::Endpoint) {
             };
             drop(permit);
             let chain = PeerChain::of_quic(&connection);
-            match context.trust.identify_node(chain.certificates(), Usage::Client, unix_now()) {
+            match context.trust().identify_node(chain.certificates(), Usage::Client, unix_now()) {
                 Ok(principal) => {
                     let peer = principal.node().cloned();
                     let candidate = Candidate { connection, principal: Arc::new(principal), chain, dialled: None };
                     let ended = run(&context, candidate).await;
                     // Before the hellos have told the edge, any edge with this peer can say what is wrong.
-                    let of_peer = || context.edges.iter().find(|s| Some(s.edge().peer()) == peer.as_ref());
+                    let of_peer = || context.edges.list().into_iter().find(|s| Some(s.edge().peer()) == peer.as_ref());
                     match ended.edge.and_then(|edge| context.edges.get(edge)).or_else(of_peer) {
-                        Some(status) => note(&context, status, &ended, Some(remote)),
+                        Some(status) => note(&context, &status, &ended, Some(remote)),
                         None => tracing::warn!(%remote, "bridge refused: {}", ended.detail),
                     }
                 }

@@ -14,8 +14,11 @@ use glocal_engine::liveness::Liveness;
 use glocal_wire::control::{BridgeHello, Control, Probe, ProbeAck};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use tokio::io::AsyncReadExt;
+use tokio::sync::watch;
+use tokio::time::Interval;
 
 use super::Ended;
+use super::follow::Follower;
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure};
 use crate::trust::PeerChain;
@@ -122,14 +125,17 @@ fn unread(error: &std::io::Error) -> Ended {
 pub(super) async fn run(
     context: &Context,
     status: &EdgeStatus,
-    link: &Link,
+    follower: &mut Follower<'_>,
     mut control: ControlStream,
     chain: &PeerChain,
     usage: Usage,
 ) -> Ended {
     let mut life = Liveness::new(context.clock.now());
+    let mut changes = context.changes.hear();
+    // Bundle and configuration may have changed since the handshake, and the peer is to hear which bundle this end goes by.
+    changes.mark_changed();
     let mut recheck = tokio::time::interval(std::time::Duration::from_millis(RECHECK_MS));
-    let mut about = LinkStateStream::new(link);
+    let mut about = LinkStateStream::new(follower.link());
     loop {
         let wake = context.clock.instant(life.wake_at());
         tokio::select! {
@@ -148,11 +154,11 @@ pub(super) async fn run(
                     about.measured(context, life.rtt_micros()).await;
                 }
                 Ok(Control::Ready(ready)) => {
-                    let ready = Command::EdgeReady { edge: link.edge().key(), lists: ready.tenants };
+                    let ready = Command::EdgeReady { edge: status.edge().key(), lists: ready.tenants };
                     context.control.apply(vec![ready]).await;
                 }
                 Ok(Control::BridgeError(error)) => return Ended::new(Failure::Closed, error.text),
-                Ok(other) => if let Err(ended) = about.take(context, other).await {
+                Ok(other) => if let Err(ended) = take(context, follower, &mut about, &mut control, other).await {
                     return ended;
                 },
                 Err(ended) => return ended,
@@ -168,12 +174,56 @@ pub(super) async fn run(
                     return ended;
                 }
             }
-            _ = recheck.tick() => {
-                if let Err(reason) = context.trust.retain_node(chain.certificates(), usage, unix_now()) {
-                    return Ended::new(Failure::Refused, reason.template());
+            () = std::future::ready(()), if follower.has_next() => {
+                if let Some(next) = follower.next()
+                    && let Err(ended) = control.send(&next).await
+                {
+                    return ended;
+                }
+            }
+            () = due(&mut changes, &mut recheck) => {
+                if let Err(ended) = look(context, follower, &mut control, (chain, usage)).await {
+                    return ended;
                 }
             }
         }
+    }
+}
+
+/// Waits until the peer and what the bridge carries are to be looked at again. Cancel-safe.
+async fn due(changes: &mut watch::Receiver<u64>, recheck: &mut Interval) {
+    tokio::select! {
+        // The sender lives as long as the node.
+        _ = changes.changed() => {}
+        _ = recheck.tick() => {}
+    }
+}
+
+/// Asks whether the peer may still be one, and follows what has changed.
+async fn look(
+    context: &Context,
+    follower: &mut Follower<'_>,
+    control: &mut ControlStream,
+    (chain, usage): (&PeerChain, Usage),
+) -> Result<(), Ended> {
+    context
+        .trust()
+        .retain_node(chain.certificates(), usage, unix_now())
+        .map_err(|reason| Ended::new(Failure::Refused, reason.template()))?;
+    follower.look(control).await
+}
+
+/// Takes a frame about changes, or else about the fabric's edges.
+async fn take(
+    context: &Context,
+    follower: &mut Follower<'_>,
+    about: &mut LinkStateStream<'_>,
+    control: &mut ControlStream,
+    frame: Control,
+) -> Result<(), Ended> {
+    match follower.on_frame(frame, control).await? {
+        Some(other) => about.take(context, other).await,
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Dialling: keeping one edge's bridge up, with jittered pauses between attempts.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,16 +21,34 @@ use crate::trust::{Side, Usage, deny_of_quic, unix_now};
 
 static DIALS: AtomicU64 = AtomicU64::new(1);
 
-/// Dials an edge again whenever it is down, until the node ends.
-pub(crate) async fn keep_dialled(context: Context, endpoint: quinn::Endpoint, edge: EdgeKey, addresses: Vec<HostPort>) {
+/// Dials an edge again whenever it is down, until it is taken from the node or the node ends. Where to, the configuration
+/// in force says; it may be nowhere.
+///
+/// Boxed, since a bridge may bring a bundle that brings further edges.
+pub(crate) fn keep_dialled(context: Context, edge: EdgeKey) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(dial_on(context, edge))
+}
+
+async fn dial_on(context: Context, edge: EdgeKey) {
     let Some(status) = context.edges.get(edge) else { return };
+    let status = &*status;
+    let mut changes = context.changes.hear();
     let mut pause_ms = REDIAL_MS_MIN;
     loop {
-        if status.edge().is_up() {
+        let addresses = addresses(&context, status);
+        if status.edge().is_retired() {
+            return;
+        } else if addresses.is_empty() {
+            // Nothing to do before the configuration says where.
+            tokio::select! {
+                _ = changes.changed() => continue,
+                () = context.stop.cancelled() => return,
+            }
+        } else if status.edge().is_up() {
             pause_ms = REDIAL_MS_MIN;
         } else {
             let before = context.clock.now();
-            let (ended, remote) = dial_any(&context, &endpoint, status, &addresses).await;
+            let (ended, remote) = dial_any(&context, status, &addresses).await;
             note(&context, status, &ended, remote);
             // A bridge that lived for a while starts afresh; one that dies at once waits longer each time.
             let lived = context.clock.now().micros_since(before) > REDIAL_MS_MAX * 1000;
@@ -43,18 +62,19 @@ pub(crate) async fn keep_dialled(context: Context, endpoint: quinn::Endpoint, ed
     }
 }
 
+fn addresses(context: &Context, status: &EdgeStatus) -> Vec<HostPort> {
+    let (config, edge) = (context.config(), status.edge());
+    let configured = config.edges.iter().find(|e| e.name == *edge.name() && e.peer == *edge.peer());
+    configured.map(|e| e.addresses.clone()).unwrap_or_default()
+}
+
 /// Between half and all of `pause_ms`, so that brokers that lost the same peer do not come back in step.
 fn jittered(pause_ms: u64) -> u64 {
     pause_ms / 2 + rand_u64() % (pause_ms / 2 + 1)
 }
 
 /// Tries the addresses in turn and runs the first bridge that comes up until it ends.
-async fn dial_any(
-    context: &Context,
-    endpoint: &quinn::Endpoint,
-    status: &EdgeStatus,
-    addresses: &[HostPort],
-) -> (Ended, Option<SocketAddr>) {
+async fn dial_any(context: &Context, status: &EdgeStatus, addresses: &[HostPort]) -> (Ended, Option<SocketAddr>) {
     let mut last = (Ended::new(Failure::NobodyThere, "no address is configured"), None);
     for address in addresses {
         let resolved = match tokio::net::lookup_host((address.host.as_str(), address.port)).await {
@@ -66,7 +86,7 @@ async fn dial_any(
         };
         for remote in resolved {
             status.dials.add(1);
-            match dial(context, endpoint, status, remote).await {
+            match dial(context, status, remote).await {
                 Ok(candidate) => return (run(context, candidate).await, Some(remote)),
                 Err(ended) => last = (ended, Some(remote)),
             }
@@ -75,15 +95,11 @@ async fn dial_any(
     last
 }
 
-async fn dial(
-    context: &Context,
-    endpoint: &quinn::Endpoint,
-    status: &EdgeStatus,
-    remote: SocketAddr,
-) -> Result<Candidate, Ended> {
+async fn dial(context: &Context, status: &EdgeStatus, remote: SocketAddr) -> Result<Candidate, Ended> {
     let peer = status.edge().peer().clone();
     let config = bridge_client_config(&context.trust, peer).map_err(|e| Ended::new(Failure::Refused, e))?;
-    let connecting = endpoint
+    let connecting = context
+        .bridges
         .connect_with(config, remote, BRIDGE_SERVER_NAME)
         .map_err(|error| Ended::new(Failure::NobodyThere, error))?;
     let deadline = Duration::from_millis(DIAL_MS_MAX);
@@ -94,7 +110,7 @@ async fn dial(
     };
     let chain = PeerChain::of_quic(&connection);
     let principal = context
-        .trust
+        .trust()
         .identify_node(chain.certificates(), Usage::Server, unix_now())
         .map_err(|reason| Ended::new(failure_of(reason), reason.template()))?;
     let dial = DIALS.fetch_add(1, Ordering::Relaxed);

@@ -74,7 +74,7 @@ async fn handshake(
         Err(_) => return failed(&context, remote, "no TLS in time after INFO"),
     };
     let Some((stream, chain)) = tls_handshake(&context, &acceptor, stream, remote, patience).await else { return };
-    let identified = context.trust.identify_client(chain.certificates(), unix_now());
+    let identified = context.trust().identify_client(chain.certificates(), unix_now());
     admitted.handshake = None;
     match identified {
         Ok(principal) => {

@@ -41,11 +41,12 @@ pub(super) async fn handshake(
 ) {
     let patience = Duration::from_millis(NATS_TLS_MS_MAX);
     let Some((stream, chain)) = tls_handshake(&context, &acceptor, stream, remote, patience).await else { return };
-    let principal = match context.trust.identify_client(chain.certificates(), unix_now()) {
+    let principal = match context.trust().identify_client(chain.certificates(), unix_now()) {
         Ok(principal) => principal,
         Err(reason) => return refused(&context, remote, reason),
     };
-    let origins = &context.config.nats_ws_allowed_origins;
+    let config_in_force = context.config();
+    let origins = &config_in_force.nats_ws_allowed_origins;
     #[expect(clippy::result_large_err, reason = "the signature is the library's")]
     let check = |request: &Request, response: Response| check_origin(origins, request, response);
     // Clients put what they have gathered into one message: a largest payload comes with its command and others.

@@ -35,8 +35,8 @@ pub(super) enum Event {
     Closed,
     /// A deadline has come.
     Timer,
-    /// The node begins to leave.
-    LameDuck,
+    /// The bundle or the configuration has changed, or the node begins to leave.
+    Changed,
     /// The stream has begun to take no more.
     Blocked,
 }

@@ -6,8 +6,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 
-use glocal_core::bundle::{Bundle, BundleError, BundleState, Head};
+use bytes::Bytes;
+use glocal_core::bundle::{Bundle, BundleError, Head, Piece, Section, SignedHead};
 use glocal_core::deny::Deny;
 use glocal_core::identity::KeyId;
 use glocal_core::limits::{BUNDLE_BYTES_MAX, CERTIFICATE_BYTES_MAX};
@@ -116,32 +118,93 @@ fn read(file: &Path) -> Result<Vec<u8>, BundleFileError> {
 /// # Errors
 /// The first thing that is wrong.
 pub fn load_bundle(file: &[u8], roots: &Roots, minimum_version: u64, now: UnixTime) -> Result<Bundle, BundleFileError> {
-    let envelope = Envelope::decode(file)?;
-    let head = verified_head(&envelope, roots, now)?;
+    let (signed, pieces) = read_bundle(file, roots, minimum_version, now)?;
+    let sections = pieces.into_iter().map(|piece| (piece.digest, Section::clone(&piece.section))).collect();
+    Ok(Bundle::assemble(signed.head, sections)?)
+}
+
+/// Reads a bundle file and verifies its head and sections; whether they fit together is not checked yet.
+///
+/// # Errors
+/// The first thing that is wrong, with the file's name.
+pub fn read_bundle_file(
+    file: &Path,
+    roots: &Roots,
+    minimum_version: u64,
+    now: UnixTime,
+) -> Result<(SignedHead, Vec<Piece>), BundleLoadError> {
+    read(file)
+        .and_then(|bytes| read_bundle(&bytes, roots, minimum_version, now))
+        .map_err(|source| BundleLoadError { file: file.display().to_string(), source })
+}
+
+fn read_bundle(
+    file: &[u8],
+    roots: &Roots,
+    minimum_version: u64,
+    now: UnixTime,
+) -> Result<(SignedHead, Vec<Piece>), BundleFileError> {
+    let Envelope { bundle_key_cert, head, signature, sections } = Envelope::decode(file)?;
+    let unsigned = Unsigned { certificate: bundle_key_cert.into(), head: head.into(), signature: signature.into() };
+    let signed = verify_head(unsigned, roots, minimum_version, now)?;
+    let mut pieces = Vec::with_capacity(sections.len());
+    for (index, bytes) in sections.into_iter().enumerate() {
+        pieces.push(section_piece(&signed.head, bytes.into())?.ok_or(BundleFileError::SectionDigest { index })?);
+    }
+    Ok((signed, pieces))
+}
+
+/// What claims to be a signed head.
+#[derive(Clone, Debug)]
+pub struct Unsigned {
+    /// DER of the bundle key's certificate.
+    pub certificate: Bytes,
+    /// Bytes of the head.
+    pub head: Bytes,
+    /// The signature over them.
+    pub signature: Bytes,
+}
+
+/// Verifies a head as at the start: bundle key under a root, signature, name and epoch of the key, least version, expiry.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn verify_head(
+    unsigned: Unsigned,
+    roots: &Roots,
+    minimum_version: u64,
+    now: UnixTime,
+) -> Result<SignedHead, BundleFileError> {
+    let head = verified_head(&unsigned, roots, now)?;
     if head.version < minimum_version {
         return Err(BundleFileError::BelowMinimum { version: head.version, minimum: minimum_version });
     }
-    let mut sections = Vec::with_capacity(envelope.sections.len());
-    for (index, bytes) in envelope.sections.iter().enumerate() {
-        let digest = sha256(bytes);
-        // The order is checked with the other invariants; an unsorted list only refuses more.
-        if head.sections.binary_search(&digest).is_err() {
-            return Err(BundleFileError::SectionDigest { index });
-        }
-        sections.push((digest, decode_section(bytes)?));
+    if now >= head.expires {
+        return Err(BundleFileError::Expired(head.expires));
     }
-    let bundle = Bundle::assemble(head, sections)?;
-    match bundle.state(now) {
-        BundleState::Fresh | BundleState::Ageing => Ok(bundle),
-        BundleState::Grace | BundleState::Dead => Err(BundleFileError::Expired(bundle.head().expires)),
-    }
+    let Unsigned { certificate, head: bytes, signature } = unsigned;
+    Ok(SignedHead { digest: sha256(&bytes), head, bytes, signature, certificate })
 }
 
-fn verified_head(envelope: &Envelope, roots: &Roots, now: UnixTime) -> Result<Head, BundleFileError> {
-    if envelope.bundle_key_cert.len() > CERTIFICATE_BYTES_MAX {
+/// A section of `head`; `None` where the head does not list its digest, before anything of it is decoded.
+///
+/// # Errors
+/// What is wrong with its bytes.
+pub fn section_piece(head: &Head, bytes: Bytes) -> Result<Option<Piece>, BundleFileError> {
+    let digest = sha256(&bytes);
+    // The order is checked with the other invariants; an unsorted list only refuses more.
+    if head.sections.binary_search(&digest).is_err() {
+        return Ok(None);
+    }
+    let section = Arc::new(decode_section(&bytes)?);
+    Ok(Some(Piece { section, digest, bytes }))
+}
+
+fn verified_head(unsigned: &Unsigned, roots: &Roots, now: UnixTime) -> Result<Head, BundleFileError> {
+    if unsigned.certificate.len() > CERTIFICATE_BYTES_MAX {
         return Err(BundleFileError::Key(Deny::Limit));
     }
-    let certificate = CertificateDer::from(envelope.bundle_key_cert.as_slice());
+    let certificate = CertificateDer::from(unsigned.certificate.as_ref());
     let refused = |error: webpki::Error| BundleFileError::Key(deny_of_webpki(&error));
     let key = EndEntityCert::try_from(&certificate).map_err(refused)?;
     // No intermediates: the root itself must have issued it.
@@ -162,9 +225,9 @@ fn verified_head(envelope: &Envelope, roots: &Roots, now: UnixTime) -> Result<He
         return Err(BundleFileError::Key(Deny::CertExpired));
     }
     let (fabric, epoch) = key_scope(&key).ok_or(BundleFileError::KeyName)?;
-    key.verify_signature(webpki::aws_lc_rs::ED25519, &envelope.head, &envelope.signature)
+    key.verify_signature(webpki::aws_lc_rs::ED25519, &unsigned.head, &unsigned.signature)
         .map_err(|_| BundleFileError::Signature)?;
-    let head = decode_head(&envelope.head)?;
+    let head = decode_head(&unsigned.head)?;
     if head.fabric != fabric || head.epoch != epoch {
         return Err(BundleFileError::KeyScope { fabric, epoch, head_fabric: head.fabric, head_epoch: head.epoch });
     }

@@ -1,4 +1,4 @@
-//! TLS and QUIC configurations of one trust epoch.
+//! TLS and QUIC configurations. They outlive a trust epoch: their verifiers ask the one in force.
 //!
 //! TLS 1.3 only, one provider with post-quantum key exchange first. Resumption and early data are off everywhere: a
 //! ticket would outlive a revocation. QUIC's windows, streams and migration are set on purpose, never by default.
@@ -24,6 +24,7 @@ use rustls::version::TLS13;
 
 use super::verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 use super::{NodeIdentity, Trust};
+use crate::live::Live;
 
 /// ALPN of native sessions, over TLS/TCP and QUIC.
 pub const ALPN_NATIVE: &[u8] = b"glocal/1";
@@ -71,18 +72,20 @@ pub fn require_alpn(settled: Option<&[u8]>, expected: &[u8]) -> Result<(), Deny>
 ///
 /// # Errors
 /// The provider lacks TLS 1.3.
-pub fn native_tcp_server_config(trust: &Arc<Trust>) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+pub fn native_tcp_server_config(trust: impl Into<Live<Trust>>) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let trust: Live<Trust> = trust.into();
     let verifier = Arc::new(NativeVerifier::new(trust.clone()));
-    Ok(Arc::new(server_config(trust.identity(), verifier, ALPN_NATIVE)?))
+    Ok(Arc::new(server_config(trust.now().identity(), verifier, ALPN_NATIVE)?))
 }
 
 /// For NATS sessions: the same, without ALPN, which NATS clients do not know.
 ///
 /// # Errors
 /// The provider lacks TLS 1.3.
-pub fn nats_server_config(trust: &Arc<Trust>) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+pub fn nats_server_config(trust: impl Into<Live<Trust>>) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let trust: Live<Trust> = trust.into();
     let verifier = Arc::new(NativeVerifier::new(trust.clone()));
-    let mut config = server_config(trust.identity(), verifier, ALPN_NATIVE)?;
+    let mut config = server_config(trust.now().identity(), verifier, ALPN_NATIVE)?;
     config.alpn_protocols.clear();
     Ok(Arc::new(config))
 }
@@ -91,9 +94,10 @@ pub fn nats_server_config(trust: &Arc<Trust>) -> Result<Arc<rustls::ServerConfig
 ///
 /// # Errors
 /// The provider lacks what QUIC needs.
-pub fn native_quic_server_config(trust: &Arc<Trust>) -> Result<quinn::ServerConfig, TlsError> {
+pub fn native_quic_server_config(trust: impl Into<Live<Trust>>) -> Result<quinn::ServerConfig, TlsError> {
+    let trust: Live<Trust> = trust.into();
     let verifier = Arc::new(NativeVerifier::new(trust.clone()));
-    let tls = server_config(trust.identity(), verifier, ALPN_NATIVE)?;
+    let tls = server_config(trust.now().identity(), verifier, ALPN_NATIVE)?;
     let idle_ms = SESSION_PING_MS * u64::from(SESSION_PINGS_MAX + 2);
     let mut transport = transport(idle_ms)?;
     transport
@@ -109,9 +113,10 @@ pub fn native_quic_server_config(trust: &Arc<Trust>) -> Result<quinn::ServerConf
 ///
 /// # Errors
 /// The provider lacks what QUIC needs.
-pub fn bridge_server_config(trust: &Arc<Trust>) -> Result<quinn::ServerConfig, TlsError> {
+pub fn bridge_server_config(trust: impl Into<Live<Trust>>) -> Result<quinn::ServerConfig, TlsError> {
+    let trust: Live<Trust> = trust.into();
     let verifier = Arc::new(BridgeVerifier::new(trust.clone()));
-    let tls = server_config(trust.identity(), verifier, ALPN_BRIDGE)?;
+    let tls = server_config(trust.now().identity(), verifier, ALPN_BRIDGE)?;
     quic_server_config(tls, bridge_transport()?)
 }
 
@@ -128,7 +133,7 @@ pub fn bridge_endpoint_config() -> quinn::EndpointConfig {
 ///
 /// # Errors
 /// The provider lacks what QUIC needs.
-pub fn bridge_client_config(trust: &Arc<Trust>, expected: NodeId) -> Result<quinn::ClientConfig, TlsError> {
+pub fn bridge_client_config(trust: impl Into<Live<Trust>>, expected: NodeId) -> Result<quinn::ClientConfig, TlsError> {
     let tls = bridge_client_tls(trust, expected)?;
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
     config.transport_config(Arc::new(bridge_transport()?));
@@ -139,9 +144,10 @@ pub fn bridge_client_config(trust: &Arc<Trust>, expected: NodeId) -> Result<quin
 ///
 /// # Errors
 /// The provider lacks TLS 1.3.
-pub fn bridge_client_tls(trust: &Arc<Trust>, expected: NodeId) -> Result<rustls::ClientConfig, TlsError> {
+pub fn bridge_client_tls(trust: impl Into<Live<Trust>>, expected: NodeId) -> Result<rustls::ClientConfig, TlsError> {
+    let trust: Live<Trust> = trust.into();
     let verifier = Arc::new(BridgePeerVerifier::new(trust.clone(), expected));
-    let own = Arc::new(SingleCertAndKey::from(trust.identity().certified_key()));
+    let own = Arc::new(SingleCertAndKey::from(trust.now().identity().certified_key()));
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()

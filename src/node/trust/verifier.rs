@@ -3,8 +3,6 @@
 //! What a connection may be follows from the port it came to: clients on native ports, brokers on the bridge port, one
 //! named broker when this side dials. Host names are never compared; a broker is its URI SAN.
 
-use std::sync::Arc;
-
 use glocal_core::deny::Deny;
 use glocal_core::identity::{Fingerprint, Principal};
 use glocal_core::name::NodeId;
@@ -18,51 +16,52 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use super::chain::{Usage, sha256};
 use super::refusal::refuse;
 use super::{Trust, tls};
+use crate::live::Live;
 
 /// Verifies clients of native ports. Without a certificate they are refused, unless an anonymous tenant is configured.
 #[derive(Debug)]
 pub struct NativeVerifier {
-    trust: Arc<Trust>,
+    trust: Live<Trust>,
 }
 
 /// Verifies brokers that dial the bridge port; a certificate is always required.
 #[derive(Debug)]
 pub struct BridgeVerifier {
-    trust: Arc<Trust>,
+    trust: Live<Trust>,
 }
 
 /// Verifies the broker that this side dials: exactly the one that was meant.
 #[derive(Debug)]
 pub struct BridgePeerVerifier {
-    trust: Arc<Trust>,
+    trust: Live<Trust>,
     expected: NodeId,
 }
 
 impl NativeVerifier {
-    /// A verifier for one trust epoch.
+    /// A verifier by the trust epoch in force.
     #[must_use]
-    pub const fn new(trust: Arc<Trust>) -> Self {
+    pub const fn new(trust: Live<Trust>) -> Self {
         Self { trust }
     }
 }
 
 impl BridgeVerifier {
-    /// A verifier for one trust epoch.
+    /// A verifier by the trust epoch in force.
     #[must_use]
-    pub const fn new(trust: Arc<Trust>) -> Self {
+    pub const fn new(trust: Live<Trust>) -> Self {
         Self { trust }
     }
 }
 
 impl BridgePeerVerifier {
-    /// A verifier for one trust epoch and one peer.
+    /// A verifier by the trust epoch in force and one peer.
     #[must_use]
-    pub const fn new(trust: Arc<Trust>, expected: NodeId) -> Self {
+    pub const fn new(trust: Live<Trust>, expected: NodeId) -> Self {
         Self { trust, expected }
     }
 
     fn identify(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<Principal, Deny> {
-        let principal = self.trust.identify_node(chain, Usage::Server, now)?;
+        let principal = self.trust.now().identify_node(chain, Usage::Server, now)?;
         if principal.node() == Some(&self.expected) { Ok(principal) } else { Err(Deny::UnknownNode) }
     }
 }
@@ -118,7 +117,7 @@ macro_rules! handshake_signatures {
 
 impl ClientCertVerifier for NativeVerifier {
     fn client_auth_mandatory(&self) -> bool {
-        !self.trust.admits_anonymous()
+        !self.trust.now().admits_anonymous()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -132,8 +131,8 @@ impl ClientCertVerifier for NativeVerifier {
         now: rustls_pki_types::UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let now = core_time(now);
-        let result = self.trust.identify_client(&chain_of(end_entity, intermediates), now);
-        settle(&self.trust, "native", end_entity, now, result).map(|_| ClientCertVerified::assertion())
+        let result = self.trust.now().identify_client(&chain_of(end_entity, intermediates), now);
+        settle(&self.trust.now(), "native", end_entity, now, result).map(|_| ClientCertVerified::assertion())
     }
 
     handshake_signatures!();
@@ -151,8 +150,8 @@ impl ClientCertVerifier for BridgeVerifier {
         now: rustls_pki_types::UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let now = core_time(now);
-        let result = self.trust.identify_node(&chain_of(end_entity, intermediates), Usage::Client, now);
-        settle(&self.trust, "bridge", end_entity, now, result).map(|_| ClientCertVerified::assertion())
+        let result = self.trust.now().identify_node(&chain_of(end_entity, intermediates), Usage::Client, now);
+        settle(&self.trust.now(), "bridge", end_entity, now, result).map(|_| ClientCertVerified::assertion())
     }
 
     handshake_signatures!();
@@ -169,7 +168,7 @@ impl ServerCertVerifier for BridgePeerVerifier {
     ) -> Result<ServerCertVerified, Error> {
         let now = core_time(now);
         let result = self.identify(&chain_of(end_entity, intermediates), now);
-        settle(&self.trust, "dial", end_entity, now, result).map(|_| ServerCertVerified::assertion())
+        settle(&self.trust.now(), "dial", end_entity, now, result).map(|_| ServerCertVerified::assertion())
     }
 
     handshake_signatures!();

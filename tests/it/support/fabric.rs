@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use glocal_client::{Address, Client, ConnectError, ConnectOptions, PemSource, Scheme};
 use glocal_core::name::{Label, TenantId};
@@ -50,6 +51,8 @@ impl Default for Shape {
 /// A fabric with a global and two regions, applied to a temporary directory.
 pub(crate) struct Fabric {
     dir: TempDir,
+    /// The text of the plan that was applied last.
+    plan: std::sync::Mutex<String>,
 }
 
 impl Fabric {
@@ -58,10 +61,34 @@ impl Fabric {
     }
 
     pub(crate) fn shaped(shape: &Shape) -> Self {
+        let fabric = Self { dir: tempfile::tempdir().unwrap(), plan: std::sync::Mutex::default() };
+        fabric.reshape(shape);
+        fabric
+    }
+
+    /// Applies another plan to the same directory: the next version of the bundle is signed.
+    pub(crate) fn reshape(&self, shape: &Shape) {
+        self.apply(plan(shape));
+    }
+
+    /// Applies the plan with a change of its text.
+    pub(crate) fn edit_plan(&self, change: impl FnOnce(String) -> String) {
+        let text = change(self.plan.lock().unwrap().clone());
+        self.apply(text);
+    }
+
+    fn apply(&self, text: String) {
+        let plan = Plan::parse(&text, "fabric.toml").unwrap_or_else(|error| panic!("{error}"));
+        apply(&plan, self.path(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+        *self.plan.lock().unwrap() = text;
+    }
+
+    /// A copy of the whole directory, keys included: what it signs next has the version that this one signs next.
+    pub(crate) fn fork(&self) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan::parse(&plan(shape), "fabric.toml").unwrap_or_else(|error| panic!("{error}"));
-        apply(&plan, dir.path(), &mut |_| {}).unwrap();
-        Self { dir }
+        let copied = Command::new("cp").arg("-a").arg(self.path().join(".")).arg(dir.path()).status().unwrap();
+        assert!(copied.success());
+        Self { dir, plan: std::sync::Mutex::new(self.plan.lock().unwrap().clone()) }
     }
 
     pub(crate) fn path(&self) -> &Path {

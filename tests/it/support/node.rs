@@ -39,8 +39,8 @@ impl Local {
         self.0.listening()
     }
 
-    pub(crate) fn edge(&self, name: &str) -> &EdgeStatus {
-        self.0.context().edges.iter().find(|s| s.edge().name().as_str() == name).unwrap()
+    pub(crate) fn edge(&self, name: &str) -> std::sync::Arc<EdgeStatus> {
+        self.0.context().edges.list().into_iter().find(|s| s.edge().name().as_str() == name).unwrap()
     }
 
     pub(crate) async fn up(&self, edge: &str) {

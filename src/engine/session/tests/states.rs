@@ -65,6 +65,12 @@ fn every_control() -> Vec<Control> {
             .into(),
         LinkDown { edge: "e".into(), epoch: 1, by: 0, incarnation: 1, signature: [0; 64] }.into(),
         LinkDigest { root: 1, buckets: vec![], answer: false }.into(),
+        AllowedUpdate { generation: 1, epoch: 1, version: 2, macs: vec![[1; 16]], last: true }.into(),
+        AllowedApplied { generation: 1 }.into(),
+        BundleNews { epoch: 1, version: 2, digest: [1; 32] }.into(),
+        SectionOffer { digests: vec![[1; 32]] }.into(),
+        BundleGet { digests: vec![[1; 32]] }.into(),
+        BundlePart { digest: [1; 32], total: 1, offset: 0, bytes: vec![1] }.into(),
     ];
     let kinds: Vec<u8> = all.iter().map(Control::kind).collect();
     assert_eq!(kinds, Control::KINDS, "every kind, in order");

@@ -1,0 +1,44 @@
+//! When to reload by itself: files that have changed, and outdated sections whose time is over.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::context::Context;
+
+/// How often files and sections are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What tells that a file has changed: its time and its size.
+type Look = Option<(SystemTime, u64)>;
+
+fn look(file: &Path) -> Look {
+    let metadata = std::fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+fn files(context: &Context) -> [Look; 2] {
+    let config = context.config();
+    [look(&config.file), look(&config.bundle)]
+}
+
+/// Reloads whenever the configuration or the bundle file has changed, until the node ends.
+pub(crate) async fn watch(context: Context) {
+    let mut seen = files(&context);
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = context.stop.cancelled() => return,
+        }
+        context.reloader.expire(&context).await;
+        let now = files(&context);
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        tracing::info!("a file has changed: reloading");
+        // What was refused is logged, and looked at again when the file changes again.
+        let _ = context.reloader.reload(&context).await;
+    }
+}
