@@ -201,6 +201,8 @@ pub const ALLOWED_UPDATES_MAX: usize = 8;
 pub const ALLOWED_UPDATES_PER_MINUTE_MAX: u32 = 120;
 /// Section digests in one control frame of a bridge: half of a full one; more follow in further frames.
 pub const BUNDLE_DIGESTS_MAX: usize = 1_024;
+/// Largest head or section that one bridge takes, in bytes: a head with its signature and certificate. One arrives at a time.
+pub const BUNDLE_TRANSFER_BYTES_MAX: usize = HEAD_BYTES_MAX + CERTIFICATE_BYTES_MAX + 1024;
 /// How long a peer may take for a head or section it was asked for, in milliseconds, before it is asked again.
 pub const BUNDLE_TRANSFER_MS_MAX: u64 = 60_000;
 /// Size of one signed bundle file, in bytes.

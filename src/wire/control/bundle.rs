@@ -2,16 +2,7 @@
 //! stream, and a peer that does not know them passes over them.
 
 use bincode::{Decode, Encode};
-use glocal_core::limits::{
-    ALLOWED_SET_MACS_MAX, BUNDLE_DIGESTS_MAX, BUNDLE_PART_BYTES_MAX, CERTIFICATE_BYTES_MAX, HEAD_BYTES_MAX,
-    SECTION_BYTES_MAX,
-};
-
-/// Largest head or section in transit, in bytes: the larger of the two with what stands around a head.
-pub const BUNDLE_TRANSFER_BYTES_MAX: usize = {
-    let head = HEAD_BYTES_MAX + CERTIFICATE_BYTES_MAX + 1024;
-    if head > SECTION_BYTES_MAX { head } else { SECTION_BYTES_MAX }
-};
+use glocal_core::limits::{ALLOWED_SET_MACS_MAX, BUNDLE_DIGESTS_MAX, BUNDLE_PART_BYTES_MAX, BUNDLE_TRANSFER_BYTES_MAX};
 
 /// A part of the sender's allowed tenants for this edge, after a change, each as an HMAC under the bridge's TLS exporter.
 /// Answered by [`AllowedApplied`].
