@@ -14,6 +14,7 @@ mod completions;
 mod connect;
 mod context;
 mod demo;
+mod edges;
 mod fabric;
 mod failure;
 mod message;
@@ -23,6 +24,7 @@ mod publish;
 mod reload;
 mod reply;
 mod request;
+mod routes;
 mod run;
 mod status;
 mod subscribe;
@@ -87,6 +89,10 @@ enum Command {
     Demo(demo::Args),
     /// Asks a running broker how it is.
     Status(status::Args),
+    /// Shows the edges of a running broker: state, cost, who may cross, what waits.
+    Edges(edges::Args),
+    /// Shows which way a running broker sends what is for another one.
+    Routes(routes::Args),
     /// Has a running broker read its configuration and its bundle again.
     Reload(reload::Args),
     /// Prints a completion script for a shell.
@@ -131,6 +137,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Context(args) => context::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Status(args) => status::run(args),
+        Command::Edges(args) => edges::run(args),
+        Command::Routes(args) => routes::run(args),
         Command::Reload(args) => reload::run(args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => completions::man(&args),

@@ -26,39 +26,13 @@ const DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The broker's `state_dir`.
-    #[arg(long, value_name = "DIR", required_unless_present = "socket", conflicts_with = "socket")]
-    state_dir: Option<PathBuf>,
-
-    /// The operators' socket itself.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-
-    /// Only this tenant.
-    #[arg(long)]
-    tenant: Option<String>,
-
-    /// Prints the answer as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    asked: Asked,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { state_dir, socket, tenant, json } = args;
-    let socket = socket_of(socket, state_dir)?;
-    if tenant.as_deref().is_some_and(|t| t.split_whitespace().count() != 1) {
-        return Err(usage("--tenant is not a tenant id", "it is one word, such as acme"));
-    }
-    let answer = answer(&socket, &format!("status {}", tenant.as_deref().unwrap_or_default()), DEADLINE)?;
-    let mut out = Out::new();
-    if json {
-        out.json(&answer)?;
-    } else {
-        show(&mut out, &answer)?;
-    }
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    report(args.asked, "status", show)
 }
 
 /// The operators' socket that the arguments mean.
@@ -96,7 +70,49 @@ fn exchange(socket: &Path, request: &str, deadline: Duration) -> std::io::Result
     serde_json::from_str(&line).map_err(std::io::Error::other)
 }
 
-fn text(value: &Value, key: &str) -> String {
+/// Where a broker is, and what of it is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// The broker's `state_dir`.
+    #[arg(long, value_name = "DIR", required_unless_present = "socket", conflicts_with = "socket")]
+    state_dir: Option<PathBuf>,
+
+    /// The operators' socket itself.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Only this tenant.
+    #[arg(long)]
+    tenant: Option<String>,
+
+    /// Prints the answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks a broker for the report `what` and prints it, as JSON or by `show`.
+pub(crate) fn report(
+    asked: Asked,
+    what: &str,
+    show: impl FnOnce(&mut Out, &Value) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    let Asked { state_dir, socket, tenant, json } = asked;
+    let socket = socket_of(socket, state_dir)?;
+    if tenant.as_deref().is_some_and(|t| t.split_whitespace().count() != 1) {
+        return Err(usage("--tenant is not a tenant id", "it is one word, such as acme"));
+    }
+    let answer = answer(&socket, &format!("{what} {}", tenant.as_deref().unwrap_or_default()), DEADLINE)?;
+    let mut out = Out::new();
+    if json {
+        out.json(&answer)?;
+    } else {
+        show(&mut out, &answer)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn text(value: &Value, key: &str) -> String {
     match value.get(key) {
         Some(Value::String(text)) => escape(text.as_bytes()),
         Some(Value::Null) | None => String::new(),
@@ -104,7 +120,7 @@ fn text(value: &Value, key: &str) -> String {
     }
 }
 
-fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
+pub(crate) fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 

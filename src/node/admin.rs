@@ -1,7 +1,7 @@
 //! The operators' socket: a Unix socket in `state_dir`, one request and one answer per connection, each a line.
 //!
-//! `status` or `status <tenant>` answers a JSON object, and so does `reload`. Whoever may open the socket is the operator; every request
-//! passes policy like any other.
+//! `edges`, `routes` and `status`, each with a tenant or without, answer a JSON object, and so does `reload`. Whoever may
+//! open the socket is the operator; every request passes policy like any other.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use glocal_core::identity::Principal;
 use glocal_core::limits::{ADMIN_REQUEST_BYTES_MAX, ADMIN_REQUESTS_MAX};
-use glocal_core::policy::Administer;
+use glocal_core::policy::{Administer, Permit};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use crate::context::Context;
+use crate::sight;
 use crate::status;
 
 /// The socket's name in `state_dir`.
@@ -71,8 +72,10 @@ async fn answer(context: &Context, stream: UnixStream) -> std::io::Result<()> {
     let mut words = line.split_whitespace();
     let body = match (words.next(), words.next(), words.next()) {
         (Some("status"), tenant, None) => report(context, tenant).await,
+        (Some("edges"), tenant, None) => edges(context, tenant).await,
+        (Some("routes"), tenant, None) => routes(context, tenant).await,
         (Some("reload"), None, None) => reload(context).await,
-        _ => Err("unknown request; known: status [tenant], reload".to_owned()),
+        _ => Err("unknown request; known: status [tenant], edges [tenant], routes [tenant], reload".to_owned()),
     };
     let text = body.unwrap_or_else(|error| serde_json::json!({ "error": error }).to_string());
     stream.write_all(text.as_bytes()).await?;
@@ -80,9 +83,7 @@ async fn answer(context: &Context, stream: UnixStream) -> std::io::Result<()> {
 }
 
 async fn reload(context: &Context) -> Result<String, String> {
-    let operator = Arc::new(Principal::operator(context.config().tenant_id.clone()));
-    let asked = context.shared.policy().authorize(&operator, Administer { tenant: None });
-    asked.map_err(|reason| reason.text(operator.tenant().as_str()))?;
+    permit(context, None)?;
     // It goes on even when the operator does not wait for the answer: nothing is left half-way.
     let held = context.clone();
     let reload = context.tasks.spawn(async move { held.reloader.reload(&held).await });
@@ -91,8 +92,23 @@ async fn reload(context: &Context) -> Result<String, String> {
 }
 
 async fn report(context: &Context, tenant: Option<&str>) -> Result<String, String> {
+    json(&status::gather(context, &permit(context, tenant)?).await)
+}
+
+async fn edges(context: &Context, tenant: Option<&str>) -> Result<String, String> {
+    json(&sight::edges(context, &permit(context, tenant)?).await)
+}
+
+async fn routes(context: &Context, tenant: Option<&str>) -> Result<String, String> {
+    json(&sight::routes(context, &permit(context, tenant)?).await)
+}
+
+fn permit<'t>(context: &Context, tenant: Option<&'t str>) -> Result<Permit<Administer<'t>>, String> {
     let operator = Arc::new(Principal::operator(context.config().tenant_id.clone()));
     let asked = context.shared.policy().authorize(&operator, Administer { tenant });
-    let permit = asked.map_err(|reason| reason.text(operator.tenant().as_str()))?;
-    serde_json::to_string(&status::gather(context, &permit).await).map_err(|error| error.to_string())
+    asked.map_err(|reason| reason.text(operator.tenant().as_str()))
+}
+
+fn json(report: &impl serde::Serialize) -> Result<String, String> {
+    serde_json::to_string(report).map_err(|error| error.to_string())
 }

@@ -130,6 +130,19 @@ pub struct Inspection {
     pub subscriptions: usize,
     /// Filters told by other brokers, by tenant.
     pub remote_filters: Vec<(String, usize)>,
+    /// The edges of the fabric, as this node believes them to be.
+    pub edges: Vec<KnownEdge>,
+}
+
+/// One edge of the fabric.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct KnownEdge {
+    /// Its name.
+    pub name: String,
+    /// Its ends.
+    pub ends: [String; 2],
+    /// What crossing it costs; `null` when it is not up.
+    pub cost: Option<u32>,
 }
 
 /// The way to the control half.

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::context::{Inspection, Request};
+use crate::context::{Inspection, KnownEdge, Request};
 
 /// Requests applied before the tables are published once.
 const BATCH_REQUESTS: usize = 256;
@@ -90,5 +90,9 @@ fn inspect(driver: &Driver) -> Inspection {
     let control = driver.control();
     let tenants = driver.tenants();
     let filters = tenants.iter().map(|t| (t.id().to_string(), control.remote_filters(t.key())));
-    Inspection { subscriptions: control.subscriptions(), remote_filters: filters.filter(|(_, n)| *n > 0).collect() }
+    let remote_filters = filters.filter(|(_, n)| *n > 0).collect();
+    let name = |broker| control.brokers().name(broker).map(ToString::to_string).unwrap_or_default();
+    let edges = control.topology().edges();
+    let edges = edges.map(|(edge, ends, cost)| KnownEdge { name: edge.to_string(), ends: ends.map(name), cost });
+    Inspection { subscriptions: control.subscriptions(), remote_filters, edges: edges.collect() }
 }

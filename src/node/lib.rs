@@ -19,6 +19,7 @@ mod random;
 mod read_ahead;
 pub mod reload;
 mod session;
+pub mod sight;
 pub mod start;
 pub mod state;
 pub mod status;

@@ -24,6 +24,7 @@ mod mesh_guards;
 mod mesh_hostile_broker;
 mod mesh_life;
 mod mesh_reload;
+mod mesh_sight;
 mod mesh_slow;
 mod mesh_strangers;
 mod support;
