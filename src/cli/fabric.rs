@@ -65,6 +65,40 @@ Keep root/root.key offline: it is needed only for new regions.")]
         #[arg(long)]
         json: bool,
     },
+    /// Signs the same contents afresh: the next version with new dates.
+    #[command(after_help = "\
+Examples:
+  glocal fabric sign certs/demo                  valid for as long as before
+  glocal fabric sign certs/demo --days 14 --json
+
+It renews bundle/bundle.glocal and the bundle of every broker's directory. Give the new one to one
+running broker: the others hear of it.")]
+    Sign {
+        /// The directory that apply has made.
+        directory: PathBuf,
+        /// How long it is valid, in days; as long as before without it.
+        #[arg(long)]
+        days: Option<u32>,
+        /// Prints one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Says what differs between two bundles; exits with 0 when nothing does and 1 when something does.
+    #[command(after_help = "\
+Examples:
+  glocal fabric diff old.glocal certs/demo
+  glocal fabric diff node/bundle.glocal node/state/bundle.glocal --json
+
+Version and dates alone are no difference. Signatures are not verified: 'show' does that.")]
+    Diff {
+        /// The earlier bundle: a file, or a directory as for 'show'.
+        before: PathBuf,
+        /// The later one.
+        after: PathBuf,
+        /// Prints one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
     /// Shows a signed bundle: brokers, edges, tenants and who may issue whom.
     #[command(after_help = "\
 Examples:
@@ -88,6 +122,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Plan { file, out, json } => plan(&file, out.as_deref(), json),
         Command::Apply { file, out, json } => run_apply(&file, &out, json),
+        Command::Sign { directory, days, json } => sign(&directory, days, json),
+        Command::Diff { before, after, json } => diff(&before, &after, json),
         Command::Show { path, root, json } => show(&path, root.as_deref(), json),
     }
 }
@@ -219,6 +255,46 @@ fn document(plan: &Plan, applied: &Applied, events: &[Event]) -> Value {
     })
 }
 
+fn sign(directory: &Path, days: Option<u32>, json: bool) -> anyhow::Result<ExitCode> {
+    let signed = glocal_fabric::sign::resign(directory, days, glocal_fabric::apply::now())?;
+    let (expires, mut out) = (date(signed.expires), Out::new());
+    if json {
+        let files: Vec<String> = signed.files.iter().map(|file| file.display().to_string()).collect();
+        out.json(&json!({"epoch": signed.epoch, "version": signed.version, "expires": expires, "files": files}))?;
+    } else {
+        for file in &signed.files {
+            out.line(&format!("updated {}", file.display()))?;
+        }
+        out.line(&format!("bundle version {}, expires {expires}", signed.version))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn diff(before: &Path, after: &Path, json: bool) -> anyhow::Result<ExitCode> {
+    let read = |path: &Path| -> anyhow::Result<Bundle> {
+        let file = bundle_file(path);
+        bundle::unverified(&bundle::read(&file)?).with_context(|| file.display().to_string())
+    };
+    let (old, new) = (read(before)?, read(after)?);
+    let lines = glocal_fabric::diff::diff(&old, &new);
+    let version = |bundle: &Bundle| format!("{}.{}", bundle.head().epoch, bundle.head().version);
+    let mut out = Out::new();
+    if json {
+        out.json(&json!({"before": version(&old), "after": version(&new), "differences": lines}))?;
+    } else {
+        out.line(&format!("bundle {} -> {}", version(&old), version(&new)))?;
+        for line in &lines {
+            out.line(line)?;
+        }
+        if lines.is_empty() {
+            out.line("no difference")?;
+        }
+    }
+    out.flush()?;
+    Ok(if lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 fn show(path: &Path, root: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
     let file = bundle_file(path);
     let envelope = bundle::read(&file)?;
@@ -259,7 +335,7 @@ fn bundle_file(path: &Path) -> PathBuf {
 const fn state_word(state: BundleState) -> &'static str {
     match state {
         BundleState::Fresh => "fresh",
-        BundleState::Ageing => "past half of its life: apply the plan again to have it signed afresh",
+        BundleState::Ageing => "past half of its life: sign it afresh with 'glocal fabric sign'",
         BundleState::Grace => "expired: no new sessions",
         BundleState::Dead => "expired for more than a day: no sessions",
     }

@@ -26,7 +26,7 @@ use crate::plan::{Plan, Revoked};
 
 /// Epoch of the first bundle key.
 pub const EPOCH: u64 = 1;
-const DAY_SECONDS: i64 = 86_400;
+pub(crate) const DAY_SECONDS: i64 = 86_400;
 
 /// Why a bundle file is not believed.
 #[derive(Debug, thiserror::Error)]

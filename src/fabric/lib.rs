@@ -7,6 +7,7 @@
 pub mod apply;
 pub mod bundle;
 pub mod chain;
+pub mod diff;
 pub mod explain;
 mod files;
 pub mod inspect;
@@ -14,6 +15,7 @@ pub mod issue;
 pub mod node_config;
 pub mod pki;
 pub mod plan;
+pub mod sign;
 pub mod testing;
 
 pub use apply::{Action, Applied, ApplyError, Conflict, Event, apply, preview, preview_empty};
