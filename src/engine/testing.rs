@@ -34,7 +34,7 @@ pub(crate) fn label(text: &str) -> Label {
     Label::parse(text).unwrap()
 }
 
-fn head() -> Head {
+pub(crate) fn head() -> Head {
     let mut head = Head::empty(label("demo"), UnixTime(0), UnixTime(1));
     head.max_payload_bytes = 64 * 1024;
     let node = |n: &str| NodeId::parse(n).unwrap();

@@ -19,7 +19,7 @@ pub fn diff(before: &Bundle, after: &Bundle) -> Vec<String> {
     set(&mut lines, "root", &old.roots, &new.roots);
     set(&mut lines, "superuser", &old.superusers, &new.superusers);
     let nodes = |head: &glocal_core::bundle::Head| -> BTreeMap<String, String> {
-        let text = |issuers: &[glocal_core::identity::KeyId]| join(issuers.iter().map(|key| short(key)));
+        let text = |issuers: &[glocal_core::identity::KeyId]| join(issuers.iter().map(short));
         head.nodes
             .iter()
             .map(|n| (n.node.to_string(), format!("of {}, issued by {}", n.tenant, text(&n.issuers))))

@@ -333,7 +333,9 @@ impl Hdwrr {
         }
     }
 
-    fn weight(&self, tenant: TenantKey) -> u32 {
+    /// A tenant's weight, at least one.
+    #[must_use]
+    pub fn weight(&self, tenant: TenantKey) -> u32 {
         self.weights.get(&tenant).copied().unwrap_or(1)
     }
 

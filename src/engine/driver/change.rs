@@ -117,3 +117,6 @@ impl Driver {
         self.answers.push((port, denied.into()));
     }
 }
+
+#[cfg(test)]
+mod tests;
