@@ -50,6 +50,18 @@ drops! {
     TooLarge = "too-large";
     /// A frame of a peer could not be decoded.
     Malformed = "malformed";
+    /// The target broker began a new life, or was out of reach for too long, before it acknowledged.
+    TargetGone = "target-gone";
+    /// The broker at which it entered began a new life before what comes first had arrived.
+    OriginGone = "origin-gone";
+    /// It came before its turn and found no room; its origin sends it again.
+    Early = "early";
+    /// A repeat of what was delivered, or is kept until its turn.
+    Repeat = "repeat";
+    /// What one broker says to another found no room; it is no message, and is said again.
+    Unsaid = "unsaid";
+    /// What the node itself tells its tenants found no room.
+    Congested = "congested";
 }
 
 /// One counter.

@@ -76,6 +76,8 @@ catalogue! {
     Limit = "limit", "limit reached";
     /// The session or tenant exceeds its rate.
     Rate = "rate", "rate limit exceeded";
+    /// A broker or session that must take the message did not keep up for five seconds. Try again later, or publish less.
+    Congested = "congested", "a subscriber or its broker does not keep up";
     /// The payload is larger than the fabric allows.
     PayloadTooLarge = "payload-too-large", "maximum payload exceeded";
     /// The certificate cannot be parsed.

@@ -101,6 +101,7 @@ pub struct Edge {
     excused_until: AtomicU64,
     up: AtomicBool,
     retired: AtomicBool,
+    bridges: AtomicU64,
     /// Slices and lanes of tenants outside the effective set, skipped on receipt.
     pub refused: Counter,
 }
@@ -119,6 +120,7 @@ impl Edge {
             excused_until: AtomicU64::new(0),
             up: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            bridges: AtomicU64::new(0),
             refused: Counter::default(),
         }
     }
@@ -156,6 +158,12 @@ impl Edge {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Acquire)
+    }
+
+    /// How many bridges have ended: what the last of them had not carried to its end is lost.
+    #[must_use]
+    pub fn bridge(&self) -> u64 {
+        self.bridges.load(Ordering::Acquire)
     }
 
     /// The effective set now; empty while the edge is down.
@@ -208,6 +216,9 @@ impl Edge {
     /// Sets what the edge carries; the control half's right alone.
     pub(crate) fn set_effective(&self, set: TenantSet, up: bool) {
         self.accepted.store(Arc::new(set.clone()));
+        if !up {
+            self.bridges.fetch_add(1, Ordering::AcqRel);
+        }
         self.effective.store(Arc::new(set));
         self.excused_until.store(0, Ordering::Relaxed);
         self.up.store(up, Ordering::Release);

@@ -20,6 +20,7 @@ pub mod name;
 pub mod policy;
 pub mod port;
 pub mod rate;
+pub mod reliable;
 pub mod routes;
 pub mod sched;
 pub mod table;

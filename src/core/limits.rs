@@ -310,3 +310,36 @@ pub const ADVISORIES_PER_SECOND: u32 = 100;
 pub const WEBSOCKET_FRAME_BYTES_MAX: usize = 1024 * 1024;
 /// What a WebSocket may hold before its peer reads, in bytes.
 pub const WEBSOCKET_BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes that may be on their way to one broker for one tenant in `ctrl` or `bulk` at first: enough for a burst, too
+/// little to flood a link.
+pub const RELIABLE_WINDOW_BYTES_FIRST: usize = 256 * 1024;
+/// Least window after losses, in bytes: a few slices, so that it can grow again.
+pub const RELIABLE_WINDOW_BYTES_MIN: usize = 64 * 1024;
+/// Largest window, in bytes: what one lane of an edge holds.
+pub const RELIABLE_WINDOW_BYTES_MAX: usize = EDGE_LANE_BYTES_MAX;
+/// What one tenant's unacknowledged messages of one class may hold at their origin, in bytes, over all targets.
+pub const RELIABLE_KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What a target keeps of one origin, tenant and class that arrived before its turn, in bytes: a window's worth. What
+/// does not fit is sent again.
+pub const RELIABLE_EARLY_BYTES_MAX: usize = RELIABLE_WINDOW_BYTES_MAX;
+/// The same in messages: small ones cost their bookkeeping.
+pub const RELIABLE_EARLY_MESSAGES_MAX: usize = 65_536;
+/// What all flows of one node hold, kept and early together, in bytes.
+pub const RELIABLE_NODE_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Origins of which a target remembers the sequence, per tenant and class; idle ones go first.
+pub const RELIABLE_FLOWS_MAX: usize = 4_096;
+/// Silence after which a target forgets an origin's sequence, in milliseconds: far longer than any message is kept.
+pub const RELIABLE_IDLE_MS: u64 = 600_000;
+/// Shortest wait for an acknowledgement before a message is sent again, in milliseconds.
+pub const RELIABLE_TIMEOUT_MS_MIN: u64 = 200;
+/// Longest wait for an acknowledgement before a message is sent again, in milliseconds.
+pub const RELIABLE_TIMEOUT_MS_MAX: u64 = 2_000;
+/// How long a target may be out of reach, or silent, before its messages are given up, in milliseconds: longer than any
+/// failover and most restarts of a link.
+pub const RELIABLE_GIVE_UP_MS: u64 = 30_000;
+/// How long a publisher waits for a full window, in milliseconds; then its publish is refused.
+pub const RELIABLE_WAIT_MS_MAX: u64 = 5_000;
+/// Pause after a lane on the way was full, in milliseconds, unless the round trip is longer.
+pub const RELIABLE_FULL_LANE_MS: u64 = 20;
+/// How often what is due is looked for, in milliseconds: a fraction of the shortest time-out.
+pub const RELIABLE_TICK_MS: u64 = 20;

@@ -1,7 +1,7 @@
 //! Sessions as routing sees them: a place to put frames, and the subscriptions that lead there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::count::Counter;
 use crate::identity::Principal;
@@ -30,6 +30,9 @@ pub struct SessionPort {
     echo: bool,
     dialect: Dialect,
     inbox: Inbox<SessionLanes>,
+    /// Whether it waits for room to publish, and whether there may be some.
+    waits: AtomicBool,
+    retries: AtomicBool,
     /// Messages that found no room in its lanes.
     pub lost: Counter,
 }
@@ -38,7 +41,16 @@ impl SessionPort {
     /// A native session with an empty egress; `echo` says whether it gets its own messages back.
     #[must_use]
     pub fn new(id: u64, principal: Arc<Principal>, echo: bool, inbox: Inbox<SessionLanes>) -> Self {
-        Self { id, principal, echo, dialect: Dialect::Native, inbox, lost: Counter::default() }
+        Self {
+            id,
+            principal,
+            echo,
+            dialect: Dialect::Native,
+            inbox,
+            waits: AtomicBool::new(false),
+            retries: AtomicBool::new(false),
+            lost: Counter::default(),
+        }
     }
 
     /// The same session, written to in another dialect.
@@ -69,6 +81,24 @@ impl SessionPort {
     #[must_use]
     pub const fn echo(&self) -> bool {
         self.echo
+    }
+
+    /// Notes that the session waits for room to publish; `false` when it did already.
+    pub fn wait(&self) -> bool {
+        !self.waits.swap(true, Ordering::AcqRel)
+    }
+
+    /// There may be room: the session's task is woken to try again.
+    pub fn retry(&self) {
+        self.waits.store(false, Ordering::Release);
+        self.retries.store(true, Ordering::Release);
+        self.inbox.wake();
+    }
+
+    /// Whether there may be room since the last call.
+    #[must_use]
+    pub fn take_retry(&self) -> bool {
+        self.retries.load(Ordering::Acquire) && self.retries.swap(false, Ordering::AcqRel)
     }
 
     /// The session's egress.

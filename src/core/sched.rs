@@ -47,6 +47,8 @@ pub struct QueuedFrame {
     pub ttl_ms: Option<u32>,
     /// Whether later frames of the lane depend on it (an announcement of a handle): it neither ages nor makes room.
     pub pinned: bool,
+    /// Whether room was asked for before: it is queued even if others have taken that room since.
+    pub admitted: bool,
     /// How many frames the run has.
     pub frames: u32,
 }
@@ -55,7 +57,7 @@ impl QueuedFrame {
     /// A frame in one piece.
     #[must_use]
     pub const fn new(bytes: Bytes) -> Self {
-        Self { bytes, tail: None, queued: Time(0), ttl_ms: None, pinned: false, frames: 1 }
+        Self { bytes, tail: None, queued: Time(0), ttl_ms: None, pinned: false, admitted: false, frames: 1 }
     }
 
     /// The same frame, continued by a shared payload.
@@ -76,6 +78,13 @@ impl QueuedFrame {
     #[must_use]
     pub const fn with_frames(mut self, frames: u32) -> Self {
         self.frames = frames;
+        self
+    }
+
+    /// The same frame, which was asked room for.
+    #[must_use]
+    pub const fn admitted(mut self, admitted: bool) -> Self {
+        self.admitted = admitted;
         self
     }
 

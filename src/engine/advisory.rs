@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use glocal_core::count::Drop as DropReason;
+use glocal_core::deny::Deny;
 use glocal_core::identity::Principal;
 use glocal_core::limits::ADVISORIES_PER_SECOND;
 use glocal_core::name::Class;
@@ -16,7 +18,7 @@ use glocal_core::time::Time;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::client::{Client, Effects, Identity, Outgoing};
+use crate::client::{Client, Effects, Identity, Outgoing, Unpublished};
 use crate::driver::Command;
 use crate::shared::Shared;
 
@@ -99,7 +101,12 @@ impl Advisor {
         let outgoing = Outgoing { name: name.as_bytes(), payload: payload.as_bytes(), ..Outgoing::default() };
         let mut effects = Effects::default();
         let published = voice.client.publish(&voice.identity, &outgoing, now, &mut effects);
-        debug_assert!(published.is_ok(), "the node may always advise its tenants: {published:?}");
+        if matches!(published, Err(Unpublished::Wait | Unpublished::Denied(_, Deny::Congested))) {
+            // The node waits for nobody: what finds no room is lost, and counted.
+            tenant.counters().class(Class::Ctrl).dropped(DropReason::Congested, 1);
+        } else {
+            debug_assert!(published.is_ok(), "the node may always advise its tenants: {published:?}");
+        }
         effects.batch.flush(&self.shared, now);
         effects.commands
     }

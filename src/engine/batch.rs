@@ -14,6 +14,7 @@ use glocal_core::limits::{
 };
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::port::{Delivery, Dialect, SessionPort, Sub};
+use glocal_core::reliable::outgoing::Step;
 use glocal_core::routes::BrokerIndex;
 use glocal_core::sched::{Pushed, QueuedFrame};
 use glocal_core::tenant::Tenant;
@@ -25,6 +26,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::link::{Handles, Link};
+use crate::reliable::{self, Unsettled};
 use crate::sender::Sender;
 use crate::shared::Shared;
 
@@ -53,10 +55,38 @@ pub struct Message<'m> {
     pub reply_token: Option<u64>,
     /// Brokers passed before this one.
     pub hops: u8,
+    /// Whether it was sent to somebody else before, who may have got it.
+    pub redelivered: bool,
 }
 
 /// One target broker with the queue groups it is to serve.
-pub type TargetGroups<'g> = (BrokerIndex, SmallVec<[&'g QueueGroup; 1]>);
+#[derive(Clone, Debug)]
+pub struct TargetGroups<'g> {
+    /// The broker.
+    pub broker: BrokerIndex,
+    /// The groups.
+    pub groups: SmallVec<[&'g QueueGroup; 1]>,
+    /// What goes with its copy in a reliable class.
+    pub step: Step,
+}
+
+impl TargetGroups<'_> {
+    /// A target without groups.
+    #[must_use]
+    pub fn plain(broker: BrokerIndex) -> Self {
+        Self { broker, groups: SmallVec::new(), step: Step { back: 0, life: 0 } }
+    }
+}
+
+/// A frame for an edge in a reliable class that found no room.
+#[derive(Debug)]
+struct Refused {
+    tenant: Arc<Tenant>,
+    class: Class,
+    origin: BrokerIndex,
+    incarnation: u64,
+    seq: u64,
+}
 
 #[derive(Debug)]
 struct Item<H> {
@@ -66,6 +96,10 @@ struct Item<H> {
     ttl_ms: Option<u32>,
     tenant: Arc<Tenant>,
     handles: H,
+    /// Whether room was asked for.
+    admitted: bool,
+    /// The number of the first message, for edges.
+    seq: u64,
     /// Small frames in a row that are queued as one.
     frames: u32,
 }
@@ -75,11 +109,23 @@ struct Target<T, H> {
     to: T,
     chunk: BytesMut,
     items: Vec<Item<H>>,
+    /// Of the reliable classes: what was collected, and how much more is known to find room.
+    reserved: [usize; 2],
+    free: [usize; 2],
 }
 
 impl<T, H> Target<T, H> {
     fn new(to: T) -> Self {
-        Self { to, chunk: BytesMut::new(), items: Vec::new() }
+        Self { to, chunk: BytesMut::new(), items: Vec::new(), reserved: [0; 2], free: [0; 2] }
+    }
+
+    /// The places of a reliable class in `reserved` and `free`.
+    const fn reliable(&mut self, class: Class) -> (&mut usize, &mut usize) {
+        let ([ctrl_reserved, bulk_reserved], [ctrl_free, bulk_free]) = (&mut self.reserved, &mut self.free);
+        match class {
+            Class::Bulk => (bulk_reserved, bulk_free),
+            _ => (ctrl_reserved, ctrl_free),
+        }
     }
 }
 
@@ -97,6 +143,10 @@ pub struct Batch {
     shared_text_tail: Option<Bytes>,
     /// What has been collected, in bytes, with the bookkeeping of every frame.
     held: usize,
+    /// Frames of reliable classes that found no room on an edge.
+    refused: Vec<Refused>,
+    /// Whose messages of reliable classes are among them, to be acknowledged when they are in all lanes.
+    pub(crate) unsettled: Vec<Unsettled>,
     /// Sessions of which a subscription has had its last delivery, to be unsubscribed.
     pub finished: Vec<(u64, u32)>,
 }
@@ -161,13 +211,13 @@ impl Batch {
         let class = message.destination.class();
         let sender = message.sender.text(viewer(port, message));
         self.ext.clear();
-        self.ext.subs(subs.iter().map(|sub| sub.sid())).sender_text(sender);
+        self.ext.subs(subs.iter().map(|sub| sub.sid())).sender_text(sender).redelivered(message.redelivered);
         let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
         let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
         let index = self.port_target(port);
         let Some(target) = self.ports.get_mut(index) else { return };
         let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
-        self.collect(index, encoded, message);
+        self.collect(index, encoded, is_admitted(subs, message), message);
     }
 
     /// Collects one NATS message per subscription: the protocol has no other way.
@@ -181,6 +231,7 @@ impl Batch {
     ) {
         let subject = nats_subject(port, qualified, message);
         let index = self.port_target(port);
+        let admitted = is_admitted(subs, message);
         for sub in subs {
             let Some(target) = self.ports.get_mut(index) else { return };
             let (start, sid, reply, payload) = (target.chunk.len(), sub.tag(), message.reply, message.payload);
@@ -196,7 +247,7 @@ impl Batch {
                 encode_msg_into(&mut target.chunk, subject.as_bytes(), sid, reply, headers, payload).map(|()| None)
             };
             let bytes = target.chunk.len() - start;
-            self.collect(index, encoded.ok().map(|tail| (bytes, tail)), message);
+            self.collect(index, encoded.ok().map(|tail| (bytes, tail)), admitted, message);
         }
     }
 
@@ -207,8 +258,56 @@ impl Batch {
         })
     }
 
+    /// Whether the lanes of all sessions have room. All are asked, so that each one's patience begins to run out.
+    pub fn have_room<'p>(
+        &mut self,
+        ports: impl Iterator<Item = &'p Arc<SessionPort>>,
+        message: &Message<'_>,
+        now: Time,
+    ) -> bool {
+        let mut all = true;
+        for port in ports {
+            all &= self.has_room(port, message, now);
+        }
+        all
+    }
+
+    /// Whether a session's lane has room for one more message in a reliable class, beside what was collected for it.
+    fn has_room(&mut self, port: &Arc<SessionPort>, message: &Message<'_>, now: Time) -> bool {
+        /// What a delivery has beside the message's own parts: its head, its extensions, a qualified name.
+        const AROUND_BYTES: usize = 512;
+        let class = message.destination.class();
+        let parts = message.payload.len() + message.headers.len() + message.reply.len();
+        let bytes = parts + 2 * message.destination.raw().as_str().len() + AROUND_BYTES + QUEUED_FRAME_OVERHEAD_BYTES;
+        let index = self.port_target(port);
+        let Some(target) = self.ports.get_mut(index) else { return true };
+        let (reserved, free) = target.reliable(class);
+        if *free < bytes {
+            *free = port.inbox().with(|lanes| lanes.ask(class, bytes, *reserved, now));
+        }
+        *free >= bytes
+    }
+
+    /// The parts of a message that are the same for every broker, in one piece; shared where it is large.
+    pub fn tail(&mut self, message: &Message<'_>) -> (Bytes, TailLengths) {
+        let raw = message.destination.raw().as_str().as_bytes();
+        let make = || joined(&[raw, message.reply, message.headers, message.payload]);
+        let tail = if message.payload.len() >= SHARED_PAYLOAD_BYTES_MIN {
+            self.shared_tail.get_or_insert_with(make).clone()
+        } else {
+            make()
+        };
+        (tail, lengths(raw, message))
+    }
+
     /// Notes a frame that was appended to a session's chunk, or counts one that could not be.
-    fn collect(&mut self, index: usize, encoded: Option<(usize, Option<Bytes>)>, message: &Message<'_>) {
+    fn collect(
+        &mut self,
+        index: usize,
+        encoded: Option<(usize, Option<Bytes>)>,
+        admitted: bool,
+        message: &Message<'_>,
+    ) {
         let class = message.destination.class();
         let counters = message.tenant.counters().class(class);
         match (encoded, self.ports.get_mut(index)) {
@@ -216,7 +315,14 @@ impl Batch {
                 let tenant = Arc::clone(message.tenant);
                 counters.delivered.add(1);
                 self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
-                let item = Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles: (), frames: 1 };
+                if admitted {
+                    let whole = bytes + tail.as_ref().map_or(0, Bytes::len) + QUEUED_FRAME_OVERHEAD_BYTES;
+                    let (reserved, free) = target.reliable(class);
+                    *reserved += whole;
+                    *free = free.saturating_sub(whole);
+                }
+                let ttl_ms = message.ttl_ms;
+                let item = Item { class, bytes, tail, ttl_ms, tenant, handles: (), admitted, seq: 0, frames: 1 };
                 append(&mut target.items, item, |_, _| true);
             }
             _ => counters.dropped(DropReason::TooLarge, 1),
@@ -228,13 +334,18 @@ impl Batch {
         let class = message.destination.class();
         self.ext.clear();
         self.ext.origin(message.sender.origin().0).incarnation(message.incarnation).sender(message.sender.handle());
+        self.ext.redelivered(message.redelivered);
+        if class.is_reliable() {
+            self.ext.steps(targets.iter().map(|target| target.step.back));
+            self.ext.lives(targets.iter().map(|target| target.step.life));
+        }
         if let Some(token) = message.reply_token {
             self.ext.reply_token(token);
         }
         let mut builder = self.ext.targets();
-        for (broker, groups) in targets {
-            builder.target(broker.0);
-            for group in groups {
+        for target in targets {
+            builder.target(target.broker.0);
+            for group in &target.groups {
                 builder.group(group.as_str());
             }
         }
@@ -258,12 +369,18 @@ impl Batch {
             self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
             let mut handles = Handles { brokers: SmallVec::new(), sender: Some(Arc::clone(message.sender)) };
             handles.brokers.push((message.sender.origin(), message.incarnation));
-            handles.brokers.extend(targets.iter().map(|(broker, _)| (*broker, 0)));
-            let item = Item { class, bytes, tail, ttl_ms: message.ttl_ms, tenant, handles, frames: 1 };
+            handles.brokers.extend(targets.iter().map(|target| (target.broker, 0)));
+            let (ttl_ms, seq) = (message.ttl_ms, message.seq);
+            let item = Item { class, bytes, tail, ttl_ms, tenant, handles, admitted: false, seq, frames: 1 };
             append(&mut target.items, item, Handles::same);
         } else {
             message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }
+    }
+
+    /// Whether much was collected.
+    pub(crate) const fn is_heavy(&self) -> bool {
+        self.held > BATCH_BYTES_MAX
     }
 
     /// Appends everything to its targets when it has become much: a burst of small messages to many subscriptions
@@ -274,8 +391,19 @@ impl Batch {
         }
     }
 
-    /// Appends everything to its targets, one lock and at most one wake each.
+    /// Appends everything to its targets, one lock and at most one wake each; then tells origins what of theirs has been
+    /// delivered, or was refused.
     pub fn flush(&mut self, shared: &Shared, now: Time) {
+        self.push(shared, now);
+        reliable::settle(self, shared, now);
+        for refused in std::mem::take(&mut self.refused) {
+            let Refused { tenant, class, origin, incarnation, seq } = refused;
+            reliable::overflowed(shared, &tenant, class, (origin, incarnation), seq, now);
+        }
+    }
+
+    /// Appends everything to its targets.
+    pub(crate) fn push(&mut self, shared: &Shared, now: Time) {
         self.begin();
         self.held = 0;
         for target in self.ports.drain(..) {
@@ -297,14 +425,19 @@ impl Batch {
             let mut chunk = target.chunk.freeze();
             let mut items = Some(target.items);
             let link = &target.to;
+            let refused = &mut self.refused;
             let pushed = link.inbox().push_batch(|lanes| {
                 for mut item in items.take().into_iter().flatten() {
                     let handles = std::mem::take(&mut item.handles);
+                    let seq = item.seq;
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
                     let frames = frame.frames;
                     if link.edge().may_send(tenant.key()) {
                         let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers(), now);
                         count(&tenant, class, pushed, frames);
+                        if pushed != Pushed::Queued && class.is_reliable() {
+                            refused.extend(Refused::first(tenant, class, &handles, seq, refused.last()));
+                        }
                     } else {
                         tenant.counters().class(class).dropped(DropReason::EdgeTenant, u64::from(frames));
                     }
@@ -323,12 +456,31 @@ impl<H> Item<H> {
     fn into_frame(self, chunk: &mut Bytes) -> (Class, QueuedFrame, Arc<Tenant>) {
         let bytes = chunk.split_to(self.bytes.min(chunk.len()));
         let frame = QueuedFrame { tail: self.tail, ..QueuedFrame::new(bytes) };
-        (self.class, frame.with_ttl_ms(self.ttl_ms).with_frames(self.frames), self.tenant)
+        let frame = frame.with_ttl_ms(self.ttl_ms).with_frames(self.frames).admitted(self.admitted);
+        (self.class, frame, self.tenant)
     }
 
     fn gone(&self) {
         self.tenant.counters().class(self.class).dropped(DropReason::Gone, u64::from(self.frames));
     }
+}
+
+impl Refused {
+    /// Notes a refused frame, but for those that follow another one of the same origin: they are sent again with it.
+    fn first(tenant: Arc<Tenant>, class: Class, handles: &Handles, seq: u64, last: Option<&Self>) -> Option<Self> {
+        let (origin, incarnation) = *handles.brokers.first()?;
+        let follows = |last: &Self| {
+            (last.origin, last.incarnation, last.class) == (origin, incarnation, class)
+                && Arc::ptr_eq(&last.tenant, &tenant)
+                && last.seq <= seq
+        };
+        (!last.is_some_and(follows)).then_some(Self { tenant, class, origin, incarnation, seq })
+    }
+}
+
+/// Whether a delivery was asked room for: in reliable classes, but for observers, who never slow anybody.
+fn is_admitted(subs: &[&Arc<Sub>], message: &Message<'_>) -> bool {
+    message.destination.class().is_reliable() && subs.iter().any(|sub| !sub.is_observer())
 }
 
 /// Notes a frame that was appended to a target's chunk; small ones in a row become one entry of the queue.
@@ -340,6 +492,7 @@ fn append<H>(items: &mut Vec<Item<H>>, item: Item<H>, same: impl Fn(&H, &H) -> b
             && item.tail.is_none()
             && last.ttl_ms.is_none()
             && item.ttl_ms.is_none()
+            && last.admitted == item.admitted
             && Arc::ptr_eq(&last.tenant, &item.tenant)
             && same(&last.handles, &item.handles)
     };
@@ -397,6 +550,15 @@ enum NameBytes {
     Qualified(String),
 }
 
+const fn lengths(name: &[u8], message: &Message<'_>) -> TailLengths {
+    TailLengths {
+        name: name.len(),
+        reply: message.reply.len(),
+        headers: message.headers.len(),
+        payload: message.payload.len(),
+    }
+}
+
 /// Appends one frame to a chunk; a large tail is made once and shared. Returns the bytes in the chunk and the tail.
 fn encode(
     chunk: &mut BytesMut,
@@ -414,13 +576,7 @@ fn encode(
         NameBytes::Qualified(text) => (text.as_bytes(), false),
     };
     let tail = if shareable && message.payload.len() >= SHARED_PAYLOAD_BYTES_MIN {
-        let lengths = TailLengths {
-            name: name.len(),
-            reply: message.reply.len(),
-            headers: message.headers.len(),
-            payload: message.payload.len(),
-        };
-        head.encode_prefix_into(chunk, ext, &lengths).ok()?;
+        head.encode_prefix_into(chunk, ext, &lengths(name, message)).ok()?;
         let tail = shared_tail.get_or_insert_with(|| joined(&[name, message.reply, message.headers, message.payload]));
         Some(tail.clone())
     } else {

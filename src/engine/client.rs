@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use glocal_core::deny::{Access, Deny, DenyLine, Escaped};
 use glocal_core::identity::Principal;
 use glocal_core::inbox::Inbox;
-use glocal_core::limits::DENY_LOGS_PER_SECOND;
+use glocal_core::limits::{DENY_LOGS_PER_SECOND, RELIABLE_WAIT_MS_MAX};
 use glocal_core::name::{Class, Destination, Filter, QueueGroup, RawName};
 use glocal_core::policy::{Policy, Read, Rule};
 use glocal_core::port::{Dialect, SessionPort};
@@ -27,7 +27,7 @@ use crate::shared::Shared;
 
 pub(crate) mod route;
 
-use route::{MatchCache, Route};
+use route::{MatchCache, Publisher, Route};
 
 /// What a session machine brought about, for its caller to carry out.
 #[derive(Debug, Default)]
@@ -44,6 +44,8 @@ pub struct Effects {
     pub events: Vec<Event>,
     /// Log lines of permits, where they are wanted.
     pub allowances: Vec<String>,
+    /// Whether the session waits for room: the rest of its bytes is to be given to it again, soon or when its port says so.
+    pub waits: bool,
 }
 
 /// A message as a client publishes it, its names unchecked.
@@ -61,6 +63,23 @@ pub struct Outgoing<'m> {
     pub class: Option<Class>,
     /// Milliseconds it is worth something.
     pub ttl_ms: Option<u32>,
+    /// The client's own number for it, by which it is told of an acknowledgement.
+    pub number: Option<u64>,
+}
+
+/// Why a publish was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpublished<'m> {
+    /// What was refused, the name or the reply subject, and why; nothing is counted or logged yet.
+    Denied(&'m [u8], Deny),
+    /// Somebody who must get it has no room: it is to be tried again, and nothing of the session before.
+    Wait,
+}
+
+impl<'m> From<(&'m [u8], Deny)> for Unpublished<'m> {
+    fn from((name, reason): (&'m [u8], Deny)) -> Self {
+        Self::Denied(name, reason)
+    }
 }
 
 /// What became of a publish.
@@ -72,6 +91,8 @@ pub struct Published {
     pub targets: u32,
     /// Whether it asked for a reply and certainly nobody who could give one was reached.
     pub no_responders: bool,
+    /// Whether the acknowledgement comes later.
+    pub pending: bool,
 }
 
 /// Who is connected, before it may do anything.
@@ -142,6 +163,8 @@ pub struct Client {
     seqs: [u64; 4],
     turn: u64,
     cache: MatchCache,
+    /// Since when a publish waits for room.
+    waiting: Option<Time>,
 }
 
 impl Client {
@@ -159,6 +182,7 @@ impl Client {
             seqs: [0; 4],
             turn: u64::from(handle),
             cache: MatchCache::default(),
+            waiting: None,
         }
     }
 
@@ -202,14 +226,15 @@ impl Client {
     /// Asks policy for a publish and, when it is permitted, collects its copies in `effects`.
     ///
     /// # Errors
-    /// What was refused, the name or the reply subject, and why; nothing is counted or logged yet.
+    /// [`Unpublished`]. A publish waits for [`RELIABLE_WAIT_MS_MAX`] at most; then it is refused, and so are those that
+    /// follow until there is room.
     pub fn publish<'m>(
         &mut self,
         identity: &Identity,
         outgoing: &Outgoing<'m>,
         now: Time,
         effects: &mut Effects,
-    ) -> Result<Published, (&'m [u8], Deny)> {
+    ) -> Result<Published, Unpublished<'m>> {
         let shared = &identity.shared;
         let class = outgoing.class.unwrap_or(self.default_class);
         let found = self.cache.find(shared, &identity.principal, class, outgoing.name);
@@ -225,9 +250,6 @@ impl Client {
             *seq += 1;
             *seq
         });
-        let counters = route.tenant().counters().class(route.class());
-        counters.published.add(1);
-        counters.published_bytes.add(outgoing.payload.len() as u64);
         let message = Message {
             tenant: route.tenant(),
             destination: Destination::of(route.tenant().id(), route.class(), raw),
@@ -240,8 +262,18 @@ impl Client {
             seq,
             reply_token: (!outgoing.reply.is_empty()).then_some(identity.id),
             hops: 1,
+            redelivered: false,
         };
-        let reached = route::publish(shared, route, &message, &self.port, self.turn, now, &mut effects.batch);
+        let own = Publisher { port: &self.port, turn: self.turn, number: outgoing.number };
+        let Ok(reached) = route::publish(shared, route, &message, &own, now, &mut effects.batch) else {
+            let since = *self.waiting.get_or_insert(now);
+            let patient = now < since.plus_millis(RELIABLE_WAIT_MS_MAX);
+            return Err(if patient { Unpublished::Wait } else { (outgoing.name, Deny::Congested).into() });
+        };
+        self.waiting = None;
+        let counters = route.tenant().counters().class(route.class());
+        counters.published.add(1);
+        counters.published_bytes.add(outgoing.payload.len() as u64);
         for (session, sid) in effects.batch.finished.drain(..) {
             effects.commands.push(Command::Unsubscribe { session, sid, max: None });
         }
@@ -256,12 +288,13 @@ impl Client {
 fn published(outgoing: &Outgoing<'_>, route: &Route, reached: route::Reached) -> Published {
     if matches!(route.rule(), Rule::Grant(_)) {
         // How many subscribers another tenant has, or whether it has any, is not the sender's to know.
-        return Published { class: route.class(), targets: 1, no_responders: false };
+        return Published { class: route.class(), targets: 1, no_responders: false, pending: reached.pending };
     }
     Published {
         class: route.class(),
         targets: u32::try_from(reached.targets).unwrap_or(u32::MAX),
         no_responders: !outgoing.reply.is_empty() && !reached.responders && route.found().in_sync,
+        pending: reached.pending,
     }
 }
 

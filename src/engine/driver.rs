@@ -26,6 +26,7 @@ use glocal_wire::nats;
 
 use crate::link::{Handles, append};
 use crate::link_state::Outbox;
+use crate::reliable;
 use crate::routed::Letter;
 use crate::shared::Shared;
 
@@ -214,6 +215,10 @@ impl Driver {
                 if let Some(link) = self.shared.link(edge) {
                     link.outbox().with(Outbox::clear);
                 }
+                let peer = self.shared.link(edge).and_then(|l| self.shared.brokers().index(l.edge().peer()));
+                if let Some(peer) = peer {
+                    reliable::heard(&self.shared, None, peer, peer_incarnation);
+                }
                 return Outcome::Lists(self.control.edge_up(edge, effective, peer_incarnation));
             }
             Command::EdgeReady { edge, lists } => self.control.edge_ready(edge, lists),
@@ -228,6 +233,7 @@ impl Driver {
                 if let Err(error) = self.control.record(edge, tenant, origin, incarnation, record) {
                     return Outcome::RecordRefused(error);
                 }
+                reliable::heard(&self.shared, Some(tenant), origin, incarnation);
             }
             Command::LinkState { edge, message } => {
                 if let Err(error) = self.control.link_message(edge, message) {

@@ -8,31 +8,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use glocal_core::count::Drop as DropReason;
-use glocal_core::data::{ReplyRoute, choose_local};
 use glocal_core::edge::Edge;
 use glocal_core::identity::Principal;
 use glocal_core::interest::{Interest, Record};
 use glocal_core::limits::{
-    BRIDGE_LANES_MAX, BRIDGE_REASSEMBLY_BYTES_MAX, BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX, HOPS_MAX, LANE_HANDLES_MAX,
-    MATCH_CACHE_MAX, MATCH_CACHE_WEIGHT_MAX,
+    BRIDGE_LANES_MAX, BRIDGE_REASSEMBLY_BYTES_MAX, BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX, LANE_HANDLES_MAX,
 };
-use glocal_core::name::{Class, ClassSet, Destination, Label, NodeId, QueueGroup, RawFilter, RawName};
-use glocal_core::policy::Relay;
+use glocal_core::name::{Class, ClassSet, Label, NodeId, QueueGroup, RawFilter};
+use glocal_core::reliable::incoming::Bringer;
 use glocal_core::routes::BrokerIndex;
 use glocal_core::table::Match;
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::FrameError;
 use glocal_wire::control::{self as wire, Control};
-use glocal_wire::data::{DataFrame, DataKind};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use glocal_wire::slice::{LaneBuffer, SliceEvent, SliceReader};
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 
-use crate::batch::{Batch, Message, TargetGroups};
-use crate::client::route::relay_to;
+use crate::batch::Batch;
 use crate::driver::Command;
 use crate::sender::Sender;
 use crate::shared::Shared;
@@ -144,14 +138,6 @@ struct RemoteSender {
     delivered_seq: u64,
 }
 
-/// Whose message a frame is, and where it stands among theirs.
-struct Source {
-    sender: Arc<Sender>,
-    incarnation: u64,
-    last_seq: u64,
-    delivered_seq: u64,
-}
-
 #[derive(Debug)]
 struct Lane {
     /// `None` where the tenant is not allowed on this edge: everything in the lane is skipped.
@@ -174,6 +160,7 @@ pub struct LaneReader {
     newest_lane: u32,
     buffered: usize,
     turn: u64,
+    bringer: Bringer,
 }
 
 impl Drop for LaneReader {
@@ -187,7 +174,8 @@ impl LaneReader {
     /// A stream on which nothing has arrived.
     #[must_use]
     pub fn new(incoming: Arc<Incoming>) -> Self {
-        Self { incoming, slices: SliceReader::new(), lanes: HashMap::new(), newest_lane: 0, buffered: 0, turn: 0 }
+        let (slices, lanes, bringer) = (SliceReader::new(), HashMap::new(), incoming.shared.reliable().bringer());
+        Self { incoming, slices, lanes, newest_lane: 0, buffered: 0, turn: 0, bringer }
     }
 
     /// Takes what arrived.
@@ -212,7 +200,7 @@ impl LaneReader {
             };
             let state = self.lanes.get_mut(&lane).ok_or(BridgeFault::Lane(lane))?;
             let before = state.buffer.buffered_bytes();
-            let taken = state.on_bytes(&self.incoming, bytes, &mut self.turn, now, arrivals);
+            let taken = state.on_bytes(&self.incoming, bytes, (&mut self.turn, self.bringer), now, arrivals);
             let after = state.buffer.buffered_bytes();
             let refused = state.tenant.is_none();
             self.account(before, after)?;
@@ -292,7 +280,7 @@ impl Lane {
         &mut self,
         incoming: &Incoming,
         mut bytes: Bytes,
-        turn: &mut u64,
+        (turn, bringer): (&mut u64, Bringer),
         now: Time,
         arrivals: &mut Arrivals,
     ) -> Result<(), BridgeFault> {
@@ -313,7 +301,7 @@ impl Lane {
                 }
                 Next::Data { frame, .. } => {
                     *turn = turn.wrapping_add(1);
-                    self.on_relay(incoming, &tenant, &frame, *turn, now, &mut arrivals.batch)?;
+                    self.on_relay(incoming, &tenant, &frame, (*turn, bringer), now, &mut arrivals.batch)?;
                 }
             }
         }
@@ -399,180 +387,9 @@ impl Lane {
         arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
         Ok(())
     }
-
-    fn on_relay(
-        &mut self,
-        incoming: &Incoming,
-        tenant: &Arc<Tenant>,
-        frame: &DataFrame<'_>,
-        turn: u64,
-        now: Time,
-        batch: &mut Batch,
-    ) -> Result<(), BridgeFault> {
-        if frame.kind != DataKind::Relay {
-            return Err(BridgeFault::Unexpected("data frame of a client"));
-        }
-        let counters = tenant.counters().class(self.class);
-        let reply = if frame.reply.is_empty() { Ok(()) } else { RawName::parse(frame.reply).map(|_| ()) };
-        let raw = match reply.and_then(|()| RawName::parse(frame.name)) {
-            Ok(raw) if frame.class == Some(self.class) && frame.seq.is_some_and(|seq| seq > 0) => raw,
-            _ => {
-                counters.dropped(DropReason::Malformed, 1);
-                return incoming.refuse();
-            }
-        };
-        let relay = Relay { tenant, edge: &incoming.edge, class: self.class, raw };
-        let Ok(permit) = incoming.shared.policy().authorize(&incoming.peer, relay) else {
-            counters.dropped(DropReason::EdgeTenant, 1);
-            return incoming.refuse();
-        };
-        counters.relayed_in.add(1);
-        if frame.hops >= HOPS_MAX {
-            counters.dropped(DropReason::HopLimit, 1);
-            return Ok(());
-        }
-        let fields = frame.ext.fields();
-        let tenant = permit.tenant().unwrap_or(tenant);
-        let seq = frame.seq.unwrap_or(0);
-        let Source { sender, incarnation, last_seq, delivered_seq } = match self.source(incoming, tenant, frame) {
-            Some(source) => source,
-            None => {
-                counters.dropped(DropReason::BadTarget, 1);
-                return incoming.refuse();
-            }
-        };
-        if seq < last_seq {
-            counters.dropped(DropReason::Late, 1);
-            return Ok(());
-        }
-        let turn = (seq > delivered_seq).then_some(turn);
-        let message = Message {
-            tenant,
-            destination: Destination::of(tenant.id(), self.class, raw),
-            reply: frame.reply,
-            headers: frame.headers,
-            payload: frame.payload,
-            ttl_ms: frame.ttl_ms,
-            sender: &sender,
-            incarnation,
-            seq,
-            reply_token: fields.reply_token,
-            hops: frame.hops + 1,
-        };
-        let is_target = self.dispatch(incoming, frame, &message, turn, now, batch)?;
-        if let Some(known) = fields.sender.and_then(|handle| self.senders.get_mut(&handle)) {
-            known.last_seq = seq;
-            known.delivered_seq = if is_target { seq } else { delivered_seq };
-        }
-        batch.relieve(&incoming.shared, now);
-        Ok(())
-    }
-
-    /// Whose message a frame is; `None` where the origin cannot be behind this edge, or a handle means nothing.
-    fn source(&mut self, incoming: &Incoming, tenant: &Tenant, frame: &DataFrame<'_>) -> Option<Source> {
-        let fields = frame.ext.fields();
-        let (origin, incarnation) = self.brokers.get(&fields.origin?).copied()?;
-        if !tenant.table().routes().is_behind(incoming.edge.key(), origin) {
-            return None;
-        }
-        let known = self.senders.get_mut(&fields.sender?)?;
-        let (last_seq, delivered_seq) = (known.last_seq, known.delivered_seq);
-        let info = &known.info;
-        let make = || Sender::remote(incoming.shared.next_sender(), origin, info.clone());
-        let sender = Arc::clone(known.sender.get_or_insert_with(make));
-        (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered_seq })
-    }
-
-    /// Splits the target list: this broker delivers, unless it has already (no `turn`), other brokers get one copy per
-    /// next hop, never back. Whether this broker was among the targets.
-    fn dispatch(
-        &mut self,
-        incoming: &Incoming,
-        frame: &DataFrame<'_>,
-        message: &Message<'_>,
-        turn: Option<u64>,
-        now: Time,
-        batch: &mut Batch,
-    ) -> Result<bool, BridgeFault> {
-        let counters = message.tenant.counters().class(self.class);
-        let table = message.tenant.table();
-        let routes = Arc::clone(table.routes());
-        drop(table);
-        let shared = &incoming.shared;
-        let groups: Vec<(BrokerIndex, Vec<QueueGroup>)> = {
-            let mut seen: SmallVec<[BrokerIndex; 8]> = SmallVec::new();
-            let mut list = Vec::new();
-            for target in frame.ext.fields().targets.iter().flat_map(|targets| targets.iter()) {
-                let index = self.brokers.get(&target.handle).map(|(index, _)| *index);
-                let back = index.is_some_and(|index| routes.leads_over(incoming.edge.key(), index));
-                match index.filter(|index| !back && !seen.contains(index)) {
-                    Some(index) => {
-                        seen.push(index);
-                        list.push((index, target.groups.iter().filter_map(|g| QueueGroup::parse(g).ok()).collect()));
-                    }
-                    None => {
-                        counters.dropped(DropReason::BadTarget, 1);
-                        // In a ring the peer may not know what this broker has lost: then it is no lie, but no way either.
-                        let is_self = index.is_some() && index == shared.brokers().index(incoming.edge.peer());
-                        let is_only = shared.links().iter().filter(|link| !link.edge().is_retired()).count() == 1;
-                        if !back || is_self || is_only {
-                            incoming.refuse()?;
-                        }
-                    }
-                }
-            }
-            list
-        };
-        batch.begin();
-        let mut onward: SmallVec<[TargetGroups<'_>; 4]> = SmallVec::new();
-        for (broker, groups) in &groups {
-            match (*broker == shared.own, turn) {
-                (true, Some(turn)) => self.deliver(groups, message, turn, now, batch),
-                (true, None) => counters.dropped(DropReason::Late, 1),
-                (false, _) => onward.push((*broker, groups.iter().collect())),
-            }
-        }
-        relay_to(shared, &routes, onward, message, batch, |_| false);
-        Ok(groups.iter().any(|(broker, _)| *broker == shared.own))
-    }
-
-    fn deliver(&mut self, groups: &[QueueGroup], message: &Message<'_>, turn: u64, now: Time, batch: &mut Batch) {
-        let raw = message.destination.raw();
-        let key = raw.as_str().as_bytes();
-        let generation = message.tenant.table().generation();
-        if self.cache.get(key).is_none_or(|found| found.generation != generation) {
-            let found = message.tenant.table().find(self.class, raw, &message.tenant.section());
-            let weight = found.weight();
-            if self.cache.len() >= MATCH_CACHE_MAX || self.cache_weight + weight > MATCH_CACHE_WEIGHT_MAX {
-                self.cache = HashMap::new();
-                self.cache_weight = 0;
-            }
-            self.cache_weight += weight;
-            let replaced = self.cache.insert(Box::from(key), found);
-            self.cache_weight -= replaced.map_or(0, |found| found.weight());
-        }
-        let Some(found) = self.cache.get(key) else { return };
-        let mut responders = false;
-        for target in &found.ports {
-            let delivered = batch.deliver(&target.port, target.qualified, target.subs.iter(), message);
-            responders |= delivered && target.subs.iter().any(|s| !s.is_observer());
-        }
-        for name in groups {
-            let group = found.groups.iter().find(|g| g.name == *name);
-            match group.and_then(|g| choose_local(g, turn, |sub| !sub.is_over())) {
-                Some(sub) => {
-                    responders |= batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message);
-                }
-                None => message.tenant.counters().class(self.class).dropped(DropReason::NoMember, 1),
-            }
-        }
-        if responders && let Ok(reply) = RawName::parse(message.reply) {
-            let route = ReplyRoute { origin: message.sender.origin(), token: message.reply_token.unwrap_or(0) };
-            message.tenant.replies().remember(reply.as_str(), route, now);
-        }
-    }
 }
 
+mod relay;
 mod routed;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ pub mod link_state;
 pub mod liveness;
 pub mod machine;
 pub mod nats;
+pub mod reliable;
 pub mod routed;
 pub mod sender;
 pub mod session;

@@ -21,7 +21,7 @@ use glocal_wire::nats::{
 };
 use hashbrown::HashMap;
 
-use crate::client::{Client, Effects, Identity, Outgoing};
+use crate::client::{Client, Effects, Identity, Outgoing, Unpublished};
 use crate::driver::Command;
 use crate::machine::{Farewell, Machine};
 use crate::shared::Shared;
@@ -224,7 +224,8 @@ impl NatsSession {
                     self.answer_no_responders(subject, reply, effects);
                 }
             }
-            Err((subject, reason)) => self.refuse_publish(subject, reason, now, effects),
+            Err(Unpublished::Wait) => effects.waits = true,
+            Err(Unpublished::Denied(subject, reason)) => self.refuse_publish(subject, reason, now, effects),
         }
     }
 
@@ -307,6 +308,7 @@ impl Machine for NatsSession {
 
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, NatsEnd> {
         let mut used = 0;
+        effects.waits = false;
         loop {
             let limits = match self.client {
                 Some(_) => NatsLimits::open(self.identity.shared.max_payload_bytes, self.options.headers),
@@ -320,6 +322,9 @@ impl Machine for NatsSession {
                         return Ok(used);
                     }
                     self.on_op(op, now, effects)?;
+                    if effects.waits {
+                        return Ok(used);
+                    }
                     used += bytes;
                 }
                 Err(error) => match error.skip_bytes() {

@@ -72,8 +72,7 @@ pub(crate) fn pass_on(
     let brokers = shared.brokers();
     let pushed = link.inbox().push_batch(|lanes| lanes.push(tenant.key(), Class::Ctrl, frame, &handles, &brokers, now));
     match pushed {
-        Some(Pushed::DroppedNewest) => lost(DropReason::LaneFull),
-        None => lost(DropReason::Gone),
+        Some(Pushed::DroppedNewest) | None => lost(DropReason::Unsaid),
         Some(_) => true,
     }
 }

@@ -20,13 +20,16 @@ use glocal_wire::control::{
 use glocal_wire::data::{DataFrame, DataKind};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
 
-use crate::client::{Client, Identity, Outgoing, Published};
+use crate::client::{Client, Identity, Outgoing, Published, Unpublished};
 use crate::driver::Command;
 use crate::link::append;
 use crate::machine::{Farewell, Machine};
 use crate::shared::Shared;
 
 pub use crate::client::Effects;
+
+/// When a client that was told of congestion does well to try again, in milliseconds.
+const RETRY_AFTER_MS: u32 = 1_000;
 
 /// Why a session ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +96,7 @@ impl Machine for NativeSession {
     /// Stops before a data frame while commands are waiting, so that a publish sees the subscriptions sent before it.
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
         let mut used = 0;
+        effects.waits = false;
         loop {
             let limits = match self.client {
                 Some(_) => FrameLimits::open(self.identity.shared.max_payload_bytes),
@@ -113,6 +117,9 @@ impl Machine for NativeSession {
                         return Ok(used);
                     }
                     self.on_data(&frame, now, effects)?;
+                    if effects.waits {
+                        return Ok(used);
+                    }
                     used += frame_bytes;
                 }
                 Err(error) => {
@@ -231,10 +238,12 @@ impl NativeSession {
             payload: frame.payload,
             class: frame.class,
             ttl_ms: frame.ttl_ms,
+            number: frame.seq,
         };
         match client.publish(&self.identity, &outgoing, now, effects) {
             Ok(published) => answer(frame, published, effects),
-            Err((subject, reason)) => {
+            Err(Unpublished::Wait) => effects.waits = true,
+            Err(Unpublished::Denied(subject, reason)) => {
                 self.deny(Access::Write, subject, frame.seq.unwrap_or(0), reason, now, effects);
             }
         }
@@ -249,14 +258,14 @@ impl NativeSession {
             subject: clip(subject, QUALIFIED_BYTES_MAX),
             code: reason.code().to_owned(),
             text: clip(text.as_bytes(), TEXT_BYTES_MAX),
-            retry_after_ms: None,
+            retry_after_ms: (reason == Deny::Congested).then_some(RETRY_AFTER_MS),
         };
         append(&mut effects.replies, &denied.into());
     }
 }
 
 fn answer(frame: &DataFrame<'_>, published: Published, effects: &mut Effects) {
-    if let Some(seq) = frame.seq.filter(|_| published.class.is_reliable()) {
+    if let Some(seq) = frame.seq.filter(|_| published.class.is_reliable() && !published.pending) {
         append(&mut effects.replies, &Ack { seq, targets: published.targets }.into());
     }
     if published.no_responders {

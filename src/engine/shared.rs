@@ -12,6 +12,7 @@ use glocal_core::routes::{BrokerIndex, Brokers};
 use glocal_core::tenant::{Tenant, Tenants};
 
 use crate::link::Link;
+use crate::reliable::Reliable;
 
 /// The fixed facts of one life of one node, and its counters of handles.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub struct Shared {
     log_allow: AtomicBool,
     next_session: AtomicU64,
     next_sender: AtomicU32,
+    next_turn: AtomicU64,
+    reliable: Reliable,
 }
 
 impl Shared {
@@ -65,6 +68,8 @@ impl Shared {
             log_allow: AtomicBool::new(log_allow),
             next_session: AtomicU64::new(1),
             next_sender: AtomicU32::new(1),
+            next_turn: AtomicU64::new(0),
+            reliable: Reliable::default(),
         }
     }
 
@@ -128,6 +133,18 @@ impl Shared {
     /// Says whether allowed operations are to be logged from now on.
     pub fn set_log_allow(&self, log_allow: bool) {
         self.log_allow.store(log_allow, Ordering::Relaxed);
+    }
+
+    /// The messages that wait for acknowledgements, or for their turn.
+    #[must_use]
+    pub const fn reliable(&self) -> &Reliable {
+        &self.reliable
+    }
+
+    /// A number that is another at each call, to take turns by.
+    #[must_use]
+    pub fn next_turn(&self) -> u64 {
+        self.next_turn.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A fresh session number.

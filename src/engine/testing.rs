@@ -428,6 +428,8 @@ pub(crate) struct Relayed<'r> {
     pub(crate) name: &'r str,
     pub(crate) reply: &'r str,
     pub(crate) payload: &'r [u8],
+    /// Step and life of every target; none where each is the first message for this life.
+    pub(crate) steps: &'r [(u32, u64)],
 }
 
 impl Relayed<'_> {
@@ -442,6 +444,11 @@ impl Relayed<'_> {
             });
         }
         drop(targets);
+        if self.class.is_reliable() {
+            let step = |(at, _)| self.steps.get(at).copied().unwrap_or((0, 7));
+            let steps = || self.targets.iter().enumerate().map(step);
+            ext.steps(steps().map(|(back, _)| back)).lives(steps().map(|(_, life)| life));
+        }
         let head =
             DataHead { hops: self.hops, seq: Some(self.seq), ..DataHead::new(DataKind::Relay, Some(self.class)) };
         let mut out = BytesMut::new();

@@ -21,6 +21,7 @@ use crate::listener::nats::Carrier;
 use crate::listener::{self, Admission};
 use crate::live::Live;
 use crate::ops;
+use crate::reliable_task;
 use crate::reload;
 use crate::start::{Listening, Prepared, StartError};
 use crate::state::{StateLock, write_atomically};
@@ -123,6 +124,7 @@ impl Node {
         for link in context.shared.links().iter() {
             context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
         }
+        context.tasks.spawn(reliable_task::run(context.clone()));
         context.tasks.spawn(reload::watch(context.clone()));
         context.tasks.spawn(admin::serve(context.clone(), socket));
         if let Some(listener) = ops_listener {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes, BytesMut};
 use glocal_core::deny::{Access, Deny, Escaped};
 use glocal_core::identity::Principal;
-use glocal_core::limits::{BUNDLE_GRACE_SECONDS, SESSION_PING_MS, SESSION_PINGS_MAX};
+use glocal_core::limits::{BUNDLE_GRACE_SECONDS, RELIABLE_TICK_MS, SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
 use glocal_core::sched::Drops;
 use glocal_core::tenant::Tenant;
@@ -94,6 +94,7 @@ pub(crate) async fn run<S, M>(
         heard: context.clock.now(),
         pings: 0,
         leaving: None,
+        waits: None,
         chain,
         told: None,
         context: context.clone(),
@@ -157,6 +158,8 @@ struct Session<S, M> {
     /// When the session must be over, once the node leaves.
     leaving: Option<Time>,
     chain: PeerChain,
+    /// Since a publish waits for room nothing more is read; when it is tried again at the latest.
+    waits: Option<Time>,
     /// Messages lost by slow reading of which the tenant was told; `None` until it was told of the session.
     told: Option<u64>,
     context: Context,
@@ -175,9 +178,11 @@ where
         let mut next_look = hello_until.min(self.next_look(self.context.clock.now()));
         loop {
             let port = self.machine.port().map(Arc::clone);
-            let wake = self.context.clock.instant(self.leaving.unwrap_or(next_look).min(next_look));
+            let due = self.leaving.unwrap_or(next_look).min(next_look).min(self.waits.unwrap_or(next_look));
+            let wake = self.context.clock.instant(due);
+            let reads = self.waits.is_none();
             let event = tokio::select! {
-                event = self.pump.next(port.as_deref(), &mut self.buffer, self.context.clock) => event,
+                event = self.pump.next(port.as_deref(), &mut self.buffer, reads, self.context.clock) => event,
                 () = tokio::time::sleep_until(wake) => Ok(Event::Timer),
                 () = self.context.stop.cancelled() => return End::Ours(Deny::ShuttingDown),
                 _ = changes.changed() => Ok(Event::Changed),
@@ -201,7 +206,18 @@ where
                     }
                     next_look = next_look.min(self.next_look(now));
                 }
+                Ok(Event::Retry) if self.waits.is_some() => {
+                    if let Err(end) = self.on_read(now).await {
+                        return end;
+                    }
+                }
+                Ok(Event::Retry) => {}
                 Ok(Event::Timer) => {
+                    if self.waits.is_some()
+                        && let Err(end) = self.on_read(now).await
+                    {
+                        return end;
+                    }
                     if let Err(end) = self.look(began, now) {
                         return end;
                     }
@@ -231,6 +247,10 @@ where
             self.carry_out(now).await;
             self.buffer.advance(*used.as_ref().unwrap_or(&0));
             used.map_err(End::Protocol)?;
+            self.waits = self.effects.waits.then(|| now.plus_millis(RELIABLE_TICK_MS));
+            if self.waits.is_some() {
+                break;
+            }
             if !waits || self.buffer.is_empty() {
                 break;
             }

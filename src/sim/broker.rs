@@ -10,6 +10,7 @@ use glocal_core::name::{Label, NodeId, TenantId};
 use glocal_core::policy::Policy;
 use glocal_core::tenant::Tenants;
 use glocal_core::time::UnixTime;
+use glocal_engine::batch::Batch;
 use glocal_engine::driver::{Command, Driver};
 use glocal_engine::link::Link;
 use glocal_engine::shared::Shared;
@@ -85,6 +86,13 @@ impl Broker {
         let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));
         let shared = Arc::new(Shared::new(name, own, incarnation, &head, policy, brokers, links, false));
         Some(Self { driver: Driver::new(control, Arc::clone(&shared)), shared, tenants, todo: VecDeque::new(), edges })
+    }
+
+    /// Ends the subscriptions that had their last delivery in a batch.
+    pub fn end(&mut self, batch: &mut Batch) {
+        let ended = batch.finished.drain(..);
+        let command = |(session, sid)| Command::Unsubscribe { session, sid, max: None };
+        self.todo.extend(ended.map(|ended| Todo::Reader(command(ended))));
     }
 
     /// The link of an edge of the plan.

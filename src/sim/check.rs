@@ -60,7 +60,8 @@ impl World {
             let links = broker.shared.links();
             let lanes = links.iter();
             let empty = lanes.map(|link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())).sum::<usize>() == 0;
-            broker.todo.is_empty() && !broker.driver.is_waiting() && empty
+            let settled = broker.shared.reliable().is_idle();
+            broker.todo.is_empty() && !broker.driver.is_waiting() && empty && settled
         };
         self.bridges.iter().all(|b| b.as_ref().is_some_and(crate::bridge::Bridge::is_quiet))
             && self.brokers.iter().all(|b| b.as_ref().is_some_and(idle))

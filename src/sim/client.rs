@@ -93,6 +93,8 @@ pub enum Got {
         id: Option<MessageId>,
         /// Bytes of payload.
         payload_bytes: usize,
+        /// Whether somebody else may have got it before.
+        redelivered: bool,
     },
 }
 
@@ -253,6 +255,7 @@ fn message(frame: &DataFrame<'_>) -> Option<Got> {
         reply: text(frame.reply)?,
         id: identify(frame.payload),
         payload_bytes: frame.payload.len(),
+        redelivered: fields.redelivered,
     })
 }
 

@@ -102,7 +102,7 @@ impl Tap {
             match kind {
                 0x42 => *self.messages.entry((state.tenant, state.class)).or_default() += 1,
                 0x1a | 0x1b => self.records += 1,
-                0x18 | 0x19 | 0x1d => {}
+                0x18 | 0x19 | 0x1d | 0x1e => {}
                 _ => return Err(WireFault::Broken("a kind that no lane has")),
             }
             rest = after;

@@ -10,9 +10,11 @@ use glocal_core::name::Class;
 use glocal_core::tenant::Tenants;
 use glocal_core::time::Time;
 use glocal_core::topology::LinkError;
+use glocal_engine::batch::Batch;
 use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::lane_reader::{Arrivals, Incoming};
 use glocal_engine::machine::Machine as _;
+use glocal_engine::reliable;
 use glocal_engine::session::take_replies;
 
 use crate::bridge::{Bridge, Stage};
@@ -165,6 +167,7 @@ impl World {
             if hurry || self.random.chance(60) {
                 let most = if hurry { usize::MAX } else { self.random.between(1, 6) };
                 self.drive(node, most)?;
+                self.look_after(node);
             }
         }
         for edge in 0..self.bridges.len() {
@@ -242,10 +245,20 @@ impl World {
     }
 
     fn receive_message(&mut self, number: u32, got: Got) -> Result<(), Violation> {
-        let Got::Message { name, sids, sender, class, reply, id, payload_bytes } = got else { return Ok(()) };
+        let Got::Message { name, sids, sender, class, reply, id, payload_bytes, redelivered } = got else {
+            return Ok(());
+        };
         let Some(id) = id else { return Err(Violation(format!("client {number} got a payload that nobody sent"))) };
-        let delivered =
-            Delivered { client: number, name: &name, sids: &sids, sender: &sender, class, id, payload_bytes };
+        let delivered = Delivered {
+            client: number,
+            name: &name,
+            sids: &sids,
+            sender: &sender,
+            class,
+            id,
+            payload_bytes,
+            redelivered,
+        };
         self.oracle.deliver(&self.plan, &delivered)?;
         self.trace.number(u64::from(number) << 32 | u64::from(id.0));
         self.trace.number(u64::from(id.2) << 8 | u64::from(id.1));
@@ -352,6 +365,15 @@ impl World {
         }
         up.into_iter().for_each(|(edge, side, bridge, lists)| self.opened(node, edge, side, bridge, lists));
         Ok(())
+    }
+
+    /// Lets a broker send again what is due.
+    fn look_after(&mut self, node: usize) {
+        let Some(broker) = self.brokers.get_mut(node).and_then(Option::as_mut) else { return };
+        let mut batch = Batch::default();
+        reliable::tick(&broker.shared, self.now, &mut batch);
+        batch.flush(&broker.shared, self.now);
+        broker.end(&mut batch);
     }
 
     /// An end's control half has taken note that its bridge is up.
@@ -480,6 +502,7 @@ impl World {
                     .map_err(|fault| Violation(format!("node {node} closed an honest bridge: {fault}")))?;
                 broker.todo.extend(arrivals.commands.drain(..).map(Todo::Reader));
                 arrivals.batch.flush(&broker.shared, self.now);
+                broker.end(&mut arrivals.batch);
                 if !hurry && self.random.chance(30) {
                     break;
                 }

@@ -15,9 +15,9 @@ use bytes::{BufMut, BytesMut};
 use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
 
 pub use body::{
-    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Denied, Error, ForgetHandles, Goodbye,
-    Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed, Subscribe,
-    Subscribed, Unsubscribe, Welcome, clip,
+    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Delivered, Denied, Error, ForgetHandles,
+    Goodbye, Hello, Interest, InterestSync, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Probe,
+    ProbeAck, Ready, Routed, Subscribe, Subscribed, Unsubscribe, Welcome, clip,
 };
 
 pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
@@ -143,6 +143,12 @@ control! {
     LinkDown = 0x24;
     /// What the sender knows of the fabric's edges, in short.
     LinkDigest = 0x25;
+    /// A target tells an origin how far it has delivered.
+    Delivered = 0x28;
+    /// A broker on the way had no room for a message.
+    Overflowed = 0x29;
+    /// A target has nobody of a queue group any more.
+    Memberless = 0x2a;
     /// A part of the sender's allowed tenants, after a change.
     AllowedUpdate = 0x30;
     /// The sender goes by the peer's set.

@@ -8,6 +8,10 @@
 use glocal_core::limits::{EXT_BYTES_MAX, NODE_ID_BYTES_MAX, QUEUE_GROUP_BYTES_MAX, TARGETS_MAX};
 use smallvec::SmallVec;
 
+mod list;
+
+pub use list::{U32List, U64List};
+
 use crate::data::DataKind;
 use crate::{EncodeError, FrameError};
 
@@ -34,6 +38,9 @@ pub const SUBS: u8 = 9;
 pub const SENDER_TEXT: u8 = 10;
 /// First type that a receiver skips when it does not know it.
 pub const SKIPPABLE_MIN: u8 = 64;
+/// Per target (u64 each, in the order of the targets): the life of the target that the message is meant for, 0 when the
+/// origin does not know it. RELAY only.
+pub const LIVES: u8 = 65;
 
 const ENTRY_BYTES: usize = 3;
 
@@ -84,6 +91,9 @@ impl<'a> ExtBlock<'a> {
                 }
                 *word |= bit;
             }
+            if ext == LIVES && kind == DataKind::Relay {
+                fields.lives = Some(U64List::parse(value).ok_or(FrameError::BadExt(ext))?);
+            }
             if ext >= SKIPPABLE_MIN {
                 continue;
             }
@@ -99,6 +109,11 @@ impl<'a> ExtBlock<'a> {
             && fields.targets.map_or(0, |targets| targets.len()) != steps.len()
         {
             return Err(FrameError::BadExt(STEPS));
+        }
+        if let Some(lives) = fields.lives
+            && fields.targets.map_or(0, |targets| targets.len()) != lives.len()
+        {
+            return Err(FrameError::BadExt(LIVES));
         }
         Ok(Self { bytes, fields })
     }
@@ -160,6 +175,8 @@ pub struct ExtFields<'a> {
     pub incarnation: Option<u64>,
     /// See [`STEPS`]; as many as targets.
     pub steps: Option<U32List<'a>>,
+    /// See [`LIVES`]; as many as targets.
+    pub lives: Option<U64List<'a>>,
     /// See [`SENDER`].
     pub sender: Option<u32>,
     /// See [`REPLY_TOKEN`].
@@ -210,33 +227,6 @@ fn sender_text(value: &[u8]) -> Option<&str> {
         return None;
     }
     std::str::from_utf8(value).ok()
-}
-
-/// A list of u32, never empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct U32List<'a>(&'a [[u8; 4]]);
-
-impl<'a> U32List<'a> {
-    fn parse(value: &'a [u8]) -> Option<Self> {
-        match value.as_chunks::<4>() {
-            ([], _) => None,
-            (items, []) => Some(Self(items)),
-            _ => None,
-        }
-    }
-
-    /// How many.
-    #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
-    pub const fn len(self) -> usize {
-        self.0.len()
-    }
-
-    /// The numbers in the order sent.
-    #[must_use]
-    pub fn iter(self) -> impl ExactSizeIterator<Item = u32> + Clone + 'a {
-        self.0.iter().map(|item| u32::from_le_bytes(*item))
-    }
 }
 
 /// The target brokers of one relayed message: `handle u32 · groups u8 · groups × (len u8 · name)` each; never empty,
@@ -427,6 +417,16 @@ impl ExtBuilder {
     /// Adds [`STEPS`].
     pub fn steps(&mut self, steps: impl IntoIterator<Item = u32>) -> &mut Self {
         self.list(STEPS, steps)
+    }
+
+    /// Adds [`LIVES`].
+    pub fn lives(&mut self, lives: impl IntoIterator<Item = u64>) -> &mut Self {
+        let start = self.begin(LIVES);
+        for life in lives {
+            self.bytes.extend_from_slice(&life.to_le_bytes());
+        }
+        self.end(start);
+        self
     }
 
     /// Adds [`SENDER`].

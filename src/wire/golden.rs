@@ -8,9 +8,9 @@ use glocal_core::name::Class;
 
 use crate::control::{
     Ack, AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello,
-    BundleGet, BundleNews, BundlePart, Control, Denied, Error, ForgetHandles, Goodbye, Hello, Interest, InterestSync,
-    LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck,
-    Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
+    BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, Error, ForgetHandles, Goodbye, Hello, Interest,
+    InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, Memberless, NoMember, NoResponders,
+    Overflowed, Ping, Pong, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -147,6 +147,9 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         ("link-down", LinkDown { edge: text("e1"), epoch: 9, by: 1, incarnation: 8, signature: [6; 64] }.into()),
         ("link-digest", LinkDigest { root: 7, buckets: (0..64).collect(), answer: true }.into()),
         ("link-digest-root", LinkDigest { root: 7, buckets: vec![], answer: false }.into()),
+        ("delivered", Delivered { class: 1, incarnation: 8, through: 1 << 40, gap: true }.into()),
+        ("overflowed", Overflowed { class: 3, incarnation: 8, seq: 300 }.into()),
+        ("memberless", Memberless { class: 3, incarnation: 8, seq: 11, group: text("workers") }.into()),
     ]
 }
 
@@ -199,6 +202,9 @@ pub(crate) fn data_frames() -> Vec<(&'static str, Vec<u8>)> {
     let mut routed = ExtBuilder::new();
     routed.targets().target(1).target(2).group("workers").group("audit");
     routed.origin(1).incarnation(8).steps([0, 1]).sender(9).reply_token(0xfeed).redelivered(true).seal(b"s");
+    let mut paired = ExtBuilder::new();
+    paired.targets().target(1).target(2).group("workers");
+    paired.origin(1).incarnation(8).steps([0, 1]).lives([9, 0]).sender(9);
     vec![
         ("publish", data_bytes(&publish, &none, [b"a.b", b"", b"", b"hi"])),
         ("publish-empty", data_bytes(&publish, &none, [b"", b"", b"", b""])),
@@ -207,6 +213,7 @@ pub(crate) fn data_frames() -> Vec<(&'static str, Vec<u8>)> {
             data_bytes(&numbered, &sealed, [b"T.tenantA.ctrl.a", b"_INBOX.x1.t.1", b"NATS/1.0\r\n\r\n", b"hi"]),
         ),
         ("deliver", data_bytes(&deliver, &delivered, [b"a.b", b"_INBOX.x1.t.1", b"", b"hi"])),
+        ("relay-paired", data_bytes(&relay, &paired, [b"a.b", b"", b"", b"payload"])),
         ("relay", data_bytes(&relay, &routed, [b"a.b", b"r", b"NATS/1.0\r\n\r\n", b"payload"])),
     ]
 }

@@ -120,6 +120,19 @@ impl ClassLanes {
         self.queue.has_room(&self.config, class, len)
     }
 
+    /// How much a lane may hold.
+    #[must_use]
+    pub fn lane_max(&self, class: Class) -> usize {
+        self.config.lane_max(class)
+    }
+
+    /// How much more a lane takes, in bytes with the bookkeeping of frames; an empty one takes any one frame.
+    #[must_use]
+    pub fn free(&self, class: Class) -> usize {
+        let lane = self.queue.lane(class);
+        if lane.is_empty() { usize::MAX } else { self.config.lane_max(class).saturating_sub(lane.held()) }
+    }
+
     /// Whether the last slice ended inside a frame, which without splitting means that only its rest may follow.
     #[must_use]
     pub fn is_mid_frame(&self) -> bool {
@@ -183,7 +196,7 @@ impl ClassQueue {
             return Pushed::Queued;
         }
         let mut lost = Lost::default();
-        if excess > 0 || !self.has_room(config, class, frame.len()) {
+        if !frame.admitted && (excess > 0 || !self.has_room(config, class, frame.len())) {
             let lane = self.lane(class);
             let fits = lane.kept() == 0 || lane.kept() + frame.held() <= config.lane_max(class);
             if class != Class::Live || !fits || lane.held() - lane.kept() < excess {

@@ -75,11 +75,31 @@ impl SessionLanes {
 
     /// Queues a frame in its class's lane; see [`ClassLanes::push`].
     pub fn push(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
+        // Nobody waits for who is about to be closed, and nothing more is kept for them.
+        let frame = if frame.admitted && self.is_stuck(now) { frame.admitted(false) } else { frame };
         let pushed = self.classes.push(class, frame, now);
         if class.is_reliable() && pushed != Pushed::Queued {
             self.full_since.get_or_insert(now);
         }
         pushed
+    }
+
+    /// Asks room of a reliable lane for `bytes` more, with the bookkeeping of frames, beside `reserved` that are still to
+    /// come. How much there is; less than was asked for counts as a refused frame, see [`Self::is_stuck`]. Who is stuck is
+    /// not waited for.
+    pub fn ask(&mut self, class: Class, bytes: usize, reserved: usize, now: Time) -> usize {
+        if self.is_stuck(now) {
+            return usize::MAX;
+        }
+        let free = match self.classes.free(class) {
+            usize::MAX if reserved == 0 => usize::MAX,
+            usize::MAX => self.classes.lane_max(class).saturating_sub(reserved),
+            free => free.saturating_sub(reserved),
+        };
+        if free < bytes && reserved == 0 {
+            self.full_since.get_or_insert(now);
+        }
+        free
     }
 
     /// Whether a reliable lane has stayed full for longer than is tolerated: the session must be closed, since what it
@@ -166,9 +186,27 @@ mod tests {
         while lanes.push(Class::Ctrl, frame(), start) == Pushed::Queued {}
         assert!(!lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX - 1)));
         assert!(lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)));
+        let late = start.plus_millis(SLOW_CONSUMER_MS_MAX);
+        assert_eq!(lanes.ask(Class::Ctrl, 512, 0, late), usize::MAX, "nobody waits for it");
+        assert_eq!(lanes.push(Class::Ctrl, frame().admitted(true), late), Pushed::DroppedNewest);
         // Whoever reads again is not stuck.
         let (mut out, mut drops) = (Vec::new(), Drops::new());
         lanes.fill(usize::MAX, start.plus_millis(SLOW_CONSUMER_MS_MAX), &mut out, &mut drops);
         assert!(!lanes.is_stuck(start.plus_millis(2 * SLOW_CONSUMER_MS_MAX)));
+    }
+
+    #[test]
+    fn room_that_was_asked_for_is_kept_and_a_refusal_starts_the_clock() {
+        let mut lanes = SessionLanes::new(ClassConfig::new(1024));
+        let frame = || QueuedFrame::new(Bytes::from_static(&[0; 512])).admitted(true);
+        let (start, all) = (Time::from_millis(7), usize::MAX);
+        assert_eq!(lanes.ask(Class::Bulk, 4096, 0, start), all, "an empty lane takes any one");
+        assert_eq!(lanes.ask(Class::Bulk, 512, 640, start), 1024 - 640, "not beside what is still to come");
+        assert!(
+            (0..3).all(|_| lanes.push(Class::Bulk, frame(), start) == Pushed::Queued),
+            "over the limit, as promised"
+        );
+        assert_eq!(lanes.ask(Class::Bulk, 512, 0, start), 0);
+        assert!(lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)));
     }
 }

@@ -17,6 +17,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::batch::{Batch, Message, TargetGroups};
+use crate::reliable::{self, Chosen, Full};
 use crate::shared::Shared;
 
 /// A permitted destination with everybody who wants it. Made from a permit alone; holds for one policy epoch and one
@@ -131,78 +132,140 @@ pub(crate) struct Reached {
     pub(crate) targets: usize,
     /// Whether anyone who counts as a responder was among them.
     pub(crate) responders: bool,
+    /// Whether the acknowledgement comes later, when brokers elsewhere have theirs.
+    pub(crate) pending: bool,
+}
+
+/// Whose publish it is.
+pub(crate) struct Publisher<'p> {
+    pub(crate) port: &'p Arc<SessionPort>,
+    /// By whose turn members of groups are chosen.
+    pub(crate) turn: u64,
+    /// The client's own number for it.
+    pub(crate) number: Option<u64>,
 }
 
 /// Collects the copies of one message: one per session here, one per next hop with the list of target brokers.
+///
+/// # Errors
+/// [`Full`] in a reliable class, where somebody who must get it has no room. Nothing was collected then.
 pub(crate) fn publish(
     shared: &Shared,
     route: &Route,
     message: &Message<'_>,
-    own: &SessionPort,
-    turn: u64,
+    own: &Publisher<'_>,
     now: Time,
     batch: &mut Batch,
-) -> Reached {
+) -> Result<Reached, Full> {
     let found = &route.found;
-    let takes = |sub: &Sub| !sub.is_over() && (own.echo() || sub.port().id() != own.id());
-    let mut reached = Reached::default();
+    let echo = |port: &SessionPort| own.port.echo() || port.id() != own.port.id();
+    let takes = |sub: &Sub| !sub.is_over() && echo(sub.port());
+    let groups = found.groups.iter().filter_map(|group| Some((&group.name, choose(group, own.turn, takes)?)));
+    let groups: SmallVec<[(&QueueGroup, Member<'_>); 2]> = groups.collect();
+    let reply_to = message.tenant.replies().find(message.destination.raw().as_str(), now);
+    let token = reply_to.map(|reply| reply.token).or(message.reply_token);
+    let message = &Message { reply_token: token, ..*message };
+    let chosen = chosen(found, &groups, reply_to.map(|reply| reply.origin));
+    let is_reliable = route.class.is_reliable();
+    let locals = || found.ports.iter().filter(|target| echo(&target.port));
     batch.begin();
-    for target in &found.ports {
-        if target.port.id() == own.id() && !own.echo() {
-            continue;
+    if is_reliable {
+        let plain =
+            locals().filter(|target| target.subs.iter().any(|sub| !sub.is_observer())).map(|target| &target.port);
+        let members = groups.iter().filter_map(|(_, member)| match member {
+            Member::Local(sub) => Some(sub.port()),
+            Member::Remote(_) => None,
+        });
+        let ports: SmallVec<[&Arc<SessionPort>; 8]> = plain.chain(members).collect();
+        ask_lanes(shared, &ports, message, now, batch)?;
+        if !chosen.is_empty() {
+            reliable::take_room(shared, message, &chosen, own.port)?;
         }
+    }
+    let mut reached = Reached::default();
+    for target in locals() {
         if batch.deliver(&target.port, target.qualified, target.subs.iter(), message) {
             let counts = target.subs.iter().any(|s| !s.is_observer());
             reached.targets += usize::from(counts);
             reached.responders |= counts;
         }
     }
-    let mut chosen: SmallVec<[(BrokerIndex, &QueueGroup); 2]> = SmallVec::new();
-    for group in &found.groups {
-        match choose(group, turn, takes) {
-            Some(Member::Local(sub)) => {
-                let delivered = batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message);
-                reached.targets += usize::from(delivered);
-                reached.responders |= delivered;
-            }
-            Some(Member::Remote(broker)) => chosen.push((broker, &group.name)),
-            None => {}
+    for (_, member) in &groups {
+        if let Member::Local(sub) = member {
+            let delivered = batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(*sub), message);
+            reached.targets += usize::from(delivered);
+            reached.responders |= delivered;
         }
     }
-    let reply_to = message.tenant.replies().find(message.destination.raw().as_str(), now);
-    let extra = reply_to.map(|reply| reply.origin);
-    let token = reply_to.map(|reply| reply.token).or(message.reply_token);
-    let message = Message { reply_token: token, ..*message };
-    let remote = relay(shared, found, &chosen, extra, &message, batch);
+    let responders =
+        found.far_responders || reply_to.is_some() || chosen.iter().any(|one| !one.target.groups.is_empty());
+    let remote = if is_reliable && !chosen.is_empty() {
+        let remote = chosen.iter().filter(|one| !one.observes).count();
+        let told = matches!(route.rule, Rule::Grant(_)).then_some(1);
+        let targets = u32::try_from(reached.targets + remote).unwrap_or(u32::MAX);
+        let here = reached.targets;
+        let asked = reliable::Asked { port: own.port, number: own.number, targets, told, here };
+        reached.pending = reliable::publish(shared, &found.routes, message, chosen, &asked, now, batch);
+        remote
+    } else {
+        let observes: SmallVec<[BrokerIndex; 4]> =
+            chosen.iter().filter(|one| one.observes).map(|one| one.target.broker).collect();
+        let targets = chosen.into_iter().map(|one| one.target).collect();
+        relay_to(shared, &found.routes, targets, message, batch, |broker| observes.contains(broker))
+    };
     reached.targets += remote;
-    reached.responders |= remote > 0 && (found.far_responders || !chosen.is_empty() || extra.is_some());
-    reached
+    reached.responders |= remote > 0 && responders;
+    Ok(reached)
 }
 
-/// Collects one copy per next hop; returns the number of target brokers, without those that only observe.
-fn relay(
+/// Asks room of the lanes of sessions here, a second time after what was collected has gone into them.
+fn ask_lanes(
     shared: &Shared,
-    found: &Match,
-    chosen: &[(BrokerIndex, &QueueGroup)],
-    reply_to: Option<BrokerIndex>,
+    ports: &[&Arc<SessionPort>],
     message: &Message<'_>,
+    now: Time,
     batch: &mut Batch,
-) -> usize {
-    let mut targets: SmallVec<[TargetGroups<'_>; 4]> =
-        found.edges.iter().flat_map(|e| e.brokers.iter().map(|b| (*b, SmallVec::new()))).collect();
-    for (broker, group) in chosen {
-        match targets.iter_mut().find(|(b, _)| b == broker) {
-            Some((_, groups)) => groups.push(group),
-            None => targets.push((*broker, SmallVec::from_slice(&[*group]))),
+) -> Result<(), Full> {
+    if batch.have_room(ports.iter().copied(), message, now) {
+        return Ok(());
+    }
+    batch.push(shared, now);
+    if batch.have_room(ports.iter().copied(), message, now) { Ok(()) } else { Err(Full) }
+}
+
+/// The target brokers of a message, each with the groups it serves.
+fn chosen<'g>(
+    found: &Match,
+    groups: &[(&'g QueueGroup, Member<'_>)],
+    reply_to: Option<BrokerIndex>,
+) -> SmallVec<[Chosen<'g>; 4]> {
+    let plain = |broker: &BrokerIndex| {
+        let (target, observes) = (TargetGroups::plain(*broker), found.observers.contains(broker));
+        Chosen { target, plain: true, observes }
+    };
+    let mut chosen: SmallVec<[Chosen<'g>; 4]> =
+        found.edges.iter().flat_map(|edge| edge.brokers.iter().map(plain)).collect();
+    for (group, member) in groups {
+        let Member::Remote(broker) = member else { continue };
+        match chosen.iter_mut().find(|one| one.target.broker == *broker) {
+            Some(one) => {
+                one.target.groups.push(group);
+                one.observes = false;
+            }
+            None => {
+                let groups = SmallVec::from_slice(&[*group]);
+                let target = TargetGroups { groups, ..TargetGroups::plain(*broker) };
+                chosen.push(Chosen { target, plain: false, observes: false });
+            }
         }
     }
-    if let Some(origin) = reply_to.filter(|origin| targets.iter().all(|(b, _)| b != origin)) {
-        targets.push((origin, SmallVec::new()));
+    if let Some(origin) = reply_to {
+        match chosen.iter_mut().find(|one| one.target.broker == origin) {
+            Some(one) => (one.plain, one.observes) = (true, false),
+            None => chosen.push(Chosen { target: TargetGroups::plain(origin), plain: true, observes: false }),
+        }
     }
-    let observes = |broker: &BrokerIndex| {
-        found.observers.contains(broker) && reply_to != Some(*broker) && chosen.iter().all(|(b, _)| b != broker)
-    };
-    relay_to(shared, &found.routes, targets, message, batch, observes)
+    chosen
 }
 
 /// Sorts target brokers by next hop and collects one copy for each edge that allows the tenant. Returns how many of
@@ -218,15 +281,15 @@ pub(crate) fn relay_to(
     use glocal_core::count::Drop as DropReason;
     let counters = message.tenant.counters().class(message.destination.class());
     let mut reached = 0;
-    while let Some((first, _)) = targets.first() {
-        let Some(hop) = routes.hop(*first) else {
+    while let Some(first) = targets.first() {
+        let Some(hop) = routes.hop(first.broker) else {
             counters.dropped(DropReason::NoRoute, 1);
             targets.remove(0);
             continue;
         };
         let key = hop.edge.key();
         let (here, rest): (SmallVec<[TargetGroups<'_>; 4]>, _) =
-            targets.into_iter().partition(|(b, _)| routes.hop(*b).is_some_and(|h| h.edge.key() == key));
+            targets.into_iter().partition(|one| routes.hop(one.broker).is_some_and(|h| h.edge.key() == key));
         targets = rest;
         if !hop.edge.may_send(message.tenant.key()) {
             counters.dropped(DropReason::EdgeTenant, here.len() as u64);
@@ -237,7 +300,7 @@ pub(crate) fn relay_to(
         while !rest.is_empty() {
             let (chunk, after) = rest.split_at(frame_targets(rest));
             batch.relay(&link, chunk, message);
-            reached += chunk.iter().filter(|(broker, _)| !observes(broker)).count();
+            reached += chunk.iter().filter(|one| !observes(&one.broker)).count();
             rest = after;
         }
     }
@@ -247,8 +310,9 @@ pub(crate) fn relay_to(
 /// How many of `targets` go into one frame; at least one.
 fn frame_targets(targets: &[TargetGroups<'_>]) -> usize {
     let mut bytes = 0;
-    let fitting = targets.iter().take(TARGETS_MAX).take_while(|(_, groups)| {
-        bytes += 5 + groups.iter().map(|g| 1 + g.as_str().len()).sum::<usize>();
+    // With step and life.
+    let fitting = targets.iter().take(TARGETS_MAX).take_while(|one| {
+        bytes += 5 + 4 + 8 + one.groups.iter().map(|g| 1 + g.as_str().len()).sum::<usize>();
         bytes <= TARGETS_BYTES_MAX
     });
     fitting.count().max(1)

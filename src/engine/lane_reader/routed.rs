@@ -10,6 +10,7 @@ use glocal_wire::control::{Control, Routed};
 
 use super::{Arrivals, BridgeFault, Incoming, Lane};
 use crate::driver::Command;
+use crate::reliable;
 use crate::routed::{Letter, pass_on};
 
 impl Lane {
@@ -44,8 +45,12 @@ impl Lane {
         }
         match Control::decode(routed.kind, &routed.body, CONTROL_BYTES_MAX) {
             Ok(Some(control)) if !matches!(control, Control::Routed(_)) => {
+                let from = (origin, incarnation);
+                // What is said of this broker's messages concerns no decision of the control half.
+                let left = reliable::on_letter(shared, tenant, from, control, now, &mut arrivals.batch);
                 let tenant = Arc::clone(tenant);
-                arrivals.commands.push(Command::Letter(Letter { tenant, origin, incarnation, control }));
+                let letter = left.map(|control| Command::Letter(Letter { tenant, origin, incarnation, control }));
+                arrivals.commands.extend(letter);
                 Ok(())
             }
             Ok(None) => Ok(()),

@@ -2,6 +2,8 @@
 
 use bytes::BytesMut;
 use glocal_core::control::RecordError;
+use glocal_core::count::Drop as DropReason;
+use glocal_core::limits::HOPS_MAX;
 use glocal_wire::control::{
     AnnounceBroker, AnnounceSender, ForgetHandles, Interest, InterestSync, NoMember, Ping, Probe, Routed,
 };
@@ -45,7 +47,7 @@ fn announce() -> BytesMut {
 /// A message of region-b for `targets`, number `seq`.
 fn relayed<'r>(seq: u64, targets: &'r [(u32, &'r [&'r str])]) -> Relayed<'r> {
     let (origin, sender, name, reply, payload) = (REGION_B, SENDER, "x.y", "", &b"p"[..]);
-    Relayed { class: Class::Live, hops: 1, seq, origin, sender, targets, name, reply, payload }
+    Relayed { class: Class::Live, hops: 1, seq, origin, sender, targets, name, reply, payload, steps: &[] }
 }
 
 /// Region-a with its bridge to the global up, a subscriber to everything, and a lane of tenantA open in class live.

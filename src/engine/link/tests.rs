@@ -6,12 +6,12 @@ use bytes::Bytes;
 use glocal_core::name::Destination;
 use glocal_core::name::RawName;
 use glocal_core::rate::TokenBucket;
+use glocal_core::reliable::outgoing::Step as Back;
 use glocal_core::sched::ClassConfig;
 use proptest::prelude::*;
-use smallvec::SmallVec;
 
 use super::*;
-use crate::batch::{Batch, Message};
+use crate::batch::{Batch, Message, TargetGroups};
 use crate::lane_reader::{Arrivals, LaneReader};
 use crate::lane_writer::{Due, LaneWriter};
 use crate::testing::{Got, NOW, Node, subscribe};
@@ -25,7 +25,7 @@ struct Bridge {
     writer: LaneWriter,
     readers: Vec<LaneReader>,
     senders: Vec<Arc<Sender>>,
-    /// By sender and class: the number of the last message.
+    /// By sender, or tenant, and class: the number of the last message.
     seqs: BTreeMap<(usize, u8), u64>,
     sent: Vec<String>,
 }
@@ -68,7 +68,9 @@ impl Bridge {
 
     /// Queues one message of one sender.
     fn push(&mut self, sender: usize, class: Class, bytes: usize) {
-        let seq = self.seqs.entry((sender, class.code())).or_default();
+        // In the reliable classes the origin numbers a tenant's messages, whoever sends them.
+        let numbered = if class.is_reliable() { sender % 2 } else { sender };
+        let seq = self.seqs.entry((numbered, class.code())).or_default();
         *seq += 1;
         let tenant = self.from.tenant(TENANTS[sender % 2]);
         let payload = vec![b'a' + u8::try_from(*seq % 26).unwrap(); bytes];
@@ -85,11 +87,13 @@ impl Bridge {
             seq: *seq,
             reply_token: None,
             hops: 1,
+            redelivered: false,
         };
         let mut batch = Batch::default();
         batch.begin();
-        let target = self.to.shared.own;
-        batch.relay(&self.from.link(0), &[(target, SmallVec::new())], &message);
+        let step = Back { back: 0, life: self.to.shared.incarnation };
+        let target = TargetGroups { step, ..TargetGroups::plain(self.to.shared.own) };
+        batch.relay(&self.from.link(0), &[target], &message);
         batch.flush(&self.from.shared, NOW);
         self.sent.push(format!("{class:?} agent{sender} {name} {}", checksum(&payload)));
     }

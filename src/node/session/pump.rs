@@ -39,6 +39,8 @@ pub(super) enum Event {
     Changed,
     /// The stream has begun to take no more.
     Blocked,
+    /// What waits for room may be tried again.
+    Retry,
 }
 
 /// One stream with what is to be written next.
@@ -85,11 +87,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         }
     }
 
-    /// Writes what there is to write until something was read. Cancel-safe: nothing is lost between calls.
+    /// Writes what there is to write until something was read, or only writes unless it `reads`. Cancel-safe: nothing is
+    /// lost between calls.
     pub(super) async fn next(
         &mut self,
         port: Option<&SessionPort>,
         buffer: &mut BytesMut,
+        reads: bool,
         clock: Clock,
     ) -> io::Result<Event> {
         poll_fn(|cx| {
@@ -100,7 +104,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             if !std::mem::replace(&mut self.blocked, !self.out.is_empty()) && self.blocked {
                 return Poll::Ready(Ok(Event::Blocked));
             }
-            self.poll_read(cx, buffer)
+            if port.is_some_and(SessionPort::take_retry) {
+                return Poll::Ready(Ok(Event::Retry));
+            }
+            if reads { self.poll_read(cx, buffer) } else { Poll::Pending }
         })
         .await
     }

@@ -468,6 +468,67 @@ impl Routed {
     }
 }
 
+/// What a target has delivered of one origin's messages of a reliable class. Travels inside [`Routed`].
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Delivered {
+    /// The class.
+    pub class: u8,
+    /// The life of the origin that numbered the messages.
+    pub incarnation: u64,
+    /// Everything for this target up to here is in all its sessions' lanes.
+    pub through: u64,
+    /// Whether later messages wait at the target for one that has not come.
+    pub gap: bool,
+}
+
+impl Delivered {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        reliable(self.class)
+    }
+}
+
+/// A full lane dropped a message of a reliable class on its way. Travels inside [`Routed`], to the message's origin.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Overflowed {
+    /// The class.
+    pub class: u8,
+    /// The life of the origin that numbered the message.
+    pub incarnation: u64,
+    /// The first message that was dropped.
+    pub seq: u64,
+}
+
+impl Overflowed {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        reliable(self.class)
+    }
+}
+
+/// A target has no member of a queue group for a message any more; the origin picks again. Travels inside [`Routed`].
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Memberless {
+    /// The class.
+    pub class: u8,
+    /// The life of the origin that numbered the message.
+    pub incarnation: u64,
+    /// The message.
+    pub seq: u64,
+    /// The queue group.
+    pub group: String,
+}
+
+impl Memberless {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        reliable(self.class)?;
+        ensure("group", !self.group.is_empty())?;
+        at_most("group", &self.group, QUEUE_GROUP_BYTES_MAX)
+    }
+}
+
+fn reliable(class: u8) -> Result<(), &'static str> {
+    ensure("class", Class::from_code(class).is_some_and(Class::is_reliable))
+}
+
 /// Ends the meaning of all handles announced in this lane so far: the sender has used up what a lane may hold.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ForgetHandles {

@@ -56,7 +56,7 @@ fn each_kind_of_frame_has_its_own_extensions() {
 #[test]
 fn unknown_types_are_refused_or_skipped() {
     for ext in 0..=u8::MAX {
-        if (1..=SENDER_TEXT).contains(&ext) {
+        if (1..=SENDER_TEXT).contains(&ext) || ext == LIVES {
             continue;
         }
         let expected = if ext >= SKIPPABLE_MIN { Ok(()) } else { Err(FrameError::UnknownExt(ext)) };
@@ -99,6 +99,11 @@ fn steps_belong_to_targets() {
     for steps in [1, 3] {
         let bytes = [entry(TARGETS, &targets), entry(STEPS, &vec![0; steps * 4])].concat();
         assert_eq!(relay(&bytes), Err(FrameError::BadExt(STEPS)));
+    }
+    assert_eq!(relay(&entry(LIVES, &[0; 8])), Err(FrameError::BadExt(LIVES)));
+    for bytes in [0, 8, 15, 24] {
+        let bytes = [entry(TARGETS, &targets), entry(LIVES, &vec![0; bytes])].concat();
+        assert_eq!(relay(&bytes), Err(FrameError::BadExt(LIVES)));
     }
 }
 
@@ -210,13 +215,16 @@ proptest! {
         }
         drop(writer);
         let steps: Vec<u32> = targets.iter().map(|(handle, _)| *handle).collect();
-        ext.origin(origin).incarnation(incarnation).reply_token(token).redelivered(redelivered).steps(steps.clone());
+        let lives: Vec<u64> = steps.iter().map(|step| u64::from(*step) << 20).collect();
+        ext.origin(origin).incarnation(incarnation).reply_token(token).redelivered(redelivered);
+        ext.steps(steps.clone()).lives(lives.clone());
         let block = relay(ext.bytes().unwrap()).unwrap();
         let fields = block.fields();
         let read: Vec<(u32, Vec<String>)> = fields.targets.unwrap().iter()
             .map(|target| (target.handle, target.groups.iter().map(str::to_owned).collect())).collect();
         prop_assert_eq!(read, targets);
         prop_assert_eq!(fields.steps.unwrap().iter().collect::<Vec<_>>(), steps);
+        prop_assert_eq!(fields.lives.unwrap().iter().collect::<Vec<_>>(), lives);
         prop_assert_eq!((fields.origin, fields.incarnation), (Some(origin), Some(incarnation)));
         prop_assert_eq!((fields.reply_token, fields.redelivered), (Some(token), redelivered));
     }

@@ -65,6 +65,9 @@ fn every_control() -> Vec<Control> {
             .into(),
         LinkDown { edge: "e".into(), epoch: 1, by: 0, incarnation: 1, signature: [0; 64] }.into(),
         LinkDigest { root: 1, buckets: vec![], answer: false }.into(),
+        Delivered { class: 1, incarnation: 1, through: 1, gap: false }.into(),
+        Overflowed { class: 1, incarnation: 1, seq: 1 }.into(),
+        Memberless { class: 1, incarnation: 1, seq: 1, group: "g".into() }.into(),
         AllowedUpdate { generation: 1, epoch: 1, version: 2, macs: vec![[1; 16]], last: true }.into(),
         AllowedApplied { generation: 1 }.into(),
         BundleNews { epoch: 1, version: 2, digest: [1; 32] }.into(),
@@ -79,8 +82,8 @@ fn every_control() -> Vec<Control> {
 
 fn relay_frame() -> BytesMut {
     let targets: &[(u32, &[&str])] = &[(0, &[])];
-    Relayed { class: Class::Live, hops: 1, seq: 1, origin: 1, sender: 1, targets, name: "x", reply: "", payload: b"p" }
-        .encode()
+    let (name, reply, payload, steps) = ("x", "", &b"p"[..], &[]);
+    Relayed { class: Class::Live, hops: 1, seq: 1, origin: 1, sender: 1, targets, name, reply, payload, steps }.encode()
 }
 
 fn deliver_frame() -> BytesMut {

@@ -1,0 +1,260 @@
+//! Relayed messages: for this broker, for others further on, or both.
+
+use std::sync::Arc;
+
+use glocal_core::count::Drop as DropReason;
+use glocal_core::data::{ReplyRoute, choose_local};
+use glocal_core::limits::{HOPS_MAX, MATCH_CACHE_MAX, MATCH_CACHE_WEIGHT_MAX};
+use glocal_core::name::{Destination, QueueGroup, RawName};
+use glocal_core::policy::Relay;
+use glocal_core::reliable::incoming::Bringer;
+use glocal_core::reliable::outgoing::Step;
+use glocal_core::routes::{BrokerIndex, Routes};
+use glocal_core::table::Match;
+use glocal_core::tenant::Tenant;
+use glocal_core::time::Time;
+use glocal_wire::data::{DataFrame, DataKind};
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use super::{BridgeFault, Incoming, Lane};
+use crate::batch::{Batch, Message, TargetGroups};
+use crate::client::route::relay_to;
+use crate::reliable::{self, Arrived};
+use crate::sender::Sender;
+
+/// Whose message a frame is, and where it stands among theirs.
+struct Source {
+    sender: Arc<Sender>,
+    incarnation: u64,
+    last_seq: u64,
+    delivered_seq: u64,
+}
+
+/// One target of a frame, with its groups.
+type Addressed = (BrokerIndex, Vec<QueueGroup>, Step);
+
+/// How this broker delivers what is for itself.
+#[derive(Clone, Copy)]
+enum Own {
+    /// In the turn of the reader.
+    Turn(u64),
+    /// Not at all: it has already.
+    Late,
+    /// In the sequence of the origin.
+    Sequence(u64, Bringer),
+}
+
+impl Lane {
+    pub(super) fn on_relay(
+        &mut self,
+        incoming: &Incoming,
+        tenant: &Arc<Tenant>,
+        frame: &DataFrame<'_>,
+        (turn, bringer): (u64, Bringer),
+        now: Time,
+        batch: &mut Batch,
+    ) -> Result<(), BridgeFault> {
+        if frame.kind != DataKind::Relay {
+            return Err(BridgeFault::Unexpected("data frame of a client"));
+        }
+        let counters = tenant.counters().class(self.class);
+        let reply = if frame.reply.is_empty() { Ok(()) } else { RawName::parse(frame.reply).map(|_| ()) };
+        let raw = match reply.and_then(|()| RawName::parse(frame.name)) {
+            Ok(raw) if frame.class == Some(self.class) && frame.seq.is_some_and(|seq| seq > 0) => raw,
+            _ => {
+                counters.dropped(DropReason::Malformed, 1);
+                return incoming.refuse();
+            }
+        };
+        let relay = Relay { tenant, edge: &incoming.edge, class: self.class, raw };
+        let Ok(permit) = incoming.shared.policy().authorize(&incoming.peer, relay) else {
+            counters.dropped(DropReason::EdgeTenant, 1);
+            return incoming.refuse();
+        };
+        counters.relayed_in.add(1);
+        if frame.hops >= HOPS_MAX {
+            counters.dropped(DropReason::HopLimit, 1);
+            return Ok(());
+        }
+        let fields = frame.ext.fields();
+        let tenant = permit.tenant().unwrap_or(tenant);
+        let seq = frame.seq.unwrap_or(0);
+        let Some(Source { sender, incarnation, last_seq, delivered_seq }) = self.source(incoming, tenant, frame) else {
+            counters.dropped(DropReason::BadTarget, 1);
+            return incoming.refuse();
+        };
+        let own = match self.class.is_reliable() {
+            true => Own::Sequence(turn, bringer),
+            false if seq < last_seq => {
+                counters.dropped(DropReason::Late, 1);
+                return Ok(());
+            }
+            false if seq > delivered_seq => Own::Turn(turn),
+            false => Own::Late,
+        };
+        let message = Message {
+            tenant,
+            destination: Destination::of(tenant.id(), self.class, raw),
+            reply: frame.reply,
+            headers: frame.headers,
+            payload: frame.payload,
+            ttl_ms: frame.ttl_ms,
+            sender: &sender,
+            incarnation,
+            seq,
+            reply_token: fields.reply_token,
+            hops: frame.hops + 1,
+            redelivered: fields.redelivered,
+        };
+        let is_target = self.dispatch(incoming, frame, &message, own, now, batch)?;
+        if let Some(known) = fields.sender.and_then(|handle| self.senders.get_mut(&handle)) {
+            known.last_seq = seq;
+            known.delivered_seq = if is_target { seq } else { delivered_seq };
+        }
+        batch.relieve(&incoming.shared, now);
+        Ok(())
+    }
+
+    /// Whose message a frame is; `None` where the origin cannot be behind this edge, or a handle means nothing, or it says
+    /// to be of a life of its origin that nobody announced.
+    fn source(&mut self, incoming: &Incoming, tenant: &Tenant, frame: &DataFrame<'_>) -> Option<Source> {
+        let fields = frame.ext.fields();
+        let (origin, announced) = self.brokers.get(&fields.origin?).copied()?;
+        if !tenant.table().routes().is_behind(incoming.edge.key(), origin) {
+            return None;
+        }
+        // An announcement is of the newest life; a message that is still on its way may be of an earlier one.
+        let incarnation = fields.incarnation.unwrap_or(announced);
+        if incarnation > announced {
+            return None;
+        }
+        let known = self.senders.get_mut(&fields.sender?)?;
+        let (last_seq, delivered_seq) = (known.last_seq, known.delivered_seq);
+        let info = &known.info;
+        let make = || Sender::remote(incoming.shared.next_sender(), origin, info.clone());
+        let sender = Arc::clone(known.sender.get_or_insert_with(make));
+        (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered_seq })
+    }
+
+    /// Splits the target list: this broker delivers, other brokers get one copy per next hop, never back. Whether this
+    /// broker was among the targets.
+    fn dispatch(
+        &mut self,
+        incoming: &Incoming,
+        frame: &DataFrame<'_>,
+        message: &Message<'_>,
+        own: Own,
+        now: Time,
+        batch: &mut Batch,
+    ) -> Result<bool, BridgeFault> {
+        let counters = message.tenant.counters().class(self.class);
+        let table = message.tenant.table();
+        let routes = Arc::clone(table.routes());
+        drop(table);
+        let shared = &incoming.shared;
+        let targets = self.targets(incoming, frame, message, &routes)?;
+        batch.begin();
+        let mut onward: SmallVec<[TargetGroups<'_>; 4]> = SmallVec::new();
+        let mut here = None;
+        for target in &targets {
+            match target {
+                (broker, groups, step) if *broker == shared.own => here = Some((groups, *step)),
+                (broker, groups, step) => {
+                    onward.push(TargetGroups { broker: *broker, groups: groups.iter().collect(), step: *step });
+                }
+            }
+        }
+        relay_to(shared, &routes, onward, message, batch, |_| false);
+        match (here, own) {
+            (None, _) => return Ok(false),
+            (Some((groups, _)), Own::Turn(turn)) => self.deliver(groups, message, turn, now, batch),
+            (Some(_), Own::Late) => counters.dropped(DropReason::Late, 1),
+            (Some((groups, step)), Own::Sequence(turn, bringer)) => {
+                let arrived = Arrived { shared, message, groups, step, bringer, turn };
+                if !reliable::arrive(&arrived, || self.found(message), now, batch) {
+                    incoming.refuse()?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The target list of a frame: each known broker once, never back. The others are counted and in the end cost the bridge.
+    fn targets(
+        &self,
+        incoming: &Incoming,
+        frame: &DataFrame<'_>,
+        message: &Message<'_>,
+        routes: &Routes,
+    ) -> Result<SmallVec<[Addressed; 2]>, BridgeFault> {
+        let counters = message.tenant.counters().class(self.class);
+        let (shared, fields) = (&incoming.shared, frame.ext.fields());
+        let mut list: SmallVec<[Addressed; 2]> = SmallVec::new();
+        let mut backs = fields.steps.into_iter().flat_map(|steps| steps.iter());
+        let mut lives = fields.lives.into_iter().flat_map(|lives| lives.iter());
+        for target in fields.targets.iter().flat_map(|targets| targets.iter()) {
+            let step = Step { back: backs.next().unwrap_or(0), life: lives.next().unwrap_or(0) };
+            let index = self.brokers.get(&target.handle).map(|(index, _)| *index);
+            let back = index.is_some_and(|index| routes.leads_over(incoming.edge.key(), index));
+            match index.filter(|index| !back && list.iter().all(|(seen, ..)| seen != index)) {
+                Some(index) => {
+                    let groups = target.groups.iter().filter_map(|g| QueueGroup::parse(g).ok()).collect();
+                    list.push((index, groups, step));
+                }
+                None => {
+                    counters.dropped(DropReason::BadTarget, 1);
+                    // In a ring the peer may not know what this broker has lost: then it is no lie, but no way either.
+                    let is_self = index.is_some() && index == shared.brokers().index(incoming.edge.peer());
+                    let is_only = shared.links().iter().filter(|link| !link.edge().is_retired()).count() == 1;
+                    if !back || is_self || is_only {
+                        incoming.refuse()?;
+                    }
+                }
+            }
+        }
+        Ok(list)
+    }
+
+    /// Who wants a message here, from the lane's cache while the table is the same.
+    fn found(&mut self, message: &Message<'_>) -> Option<&Match> {
+        let raw = message.destination.raw();
+        let key = raw.as_str().as_bytes();
+        let generation = message.tenant.table().generation();
+        if self.cache.get(key).is_none_or(|found| found.generation != generation) {
+            let found = message.tenant.table().find(self.class, raw, &message.tenant.section());
+            let weight = found.weight();
+            if self.cache.len() >= MATCH_CACHE_MAX || self.cache_weight + weight > MATCH_CACHE_WEIGHT_MAX {
+                self.cache = HashMap::new();
+                self.cache_weight = 0;
+            }
+            self.cache_weight += weight;
+            let replaced = self.cache.insert(Box::from(key), found);
+            self.cache_weight -= replaced.map_or(0, |found| found.weight());
+        }
+        self.cache.get(key)
+    }
+
+    fn deliver(&mut self, groups: &[QueueGroup], message: &Message<'_>, turn: u64, now: Time, batch: &mut Batch) {
+        let class = self.class;
+        let Some(found) = self.found(message) else { return };
+        let mut responders = false;
+        for target in &found.ports {
+            let delivered = batch.deliver(&target.port, target.qualified, target.subs.iter(), message);
+            responders |= delivered && target.subs.iter().any(|s| !s.is_observer());
+        }
+        for name in groups {
+            let group = found.groups.iter().find(|g| g.name == *name);
+            match group.and_then(|g| choose_local(g, turn, |sub| !sub.is_over())) {
+                Some(sub) => {
+                    responders |= batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message);
+                }
+                None => message.tenant.counters().class(class).dropped(DropReason::NoMember, 1),
+            }
+        }
+        if responders && let Ok(reply) = RawName::parse(message.reply) {
+            let route = ReplyRoute { origin: message.sender.origin(), token: message.reply_token.unwrap_or(0) };
+            message.tenant.replies().remember(reply.as_str(), route, now);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What happens after a first attempt: sending again, choosing again, and what other brokers say about it.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use glocal_core::count::Drop as DropReason;
+use glocal_core::data::choose_local;
+use glocal_core::limits::QUALIFIED_BYTES_MAX;
+use glocal_core::name::{Class, QueueGroup};
+use glocal_core::port::Dialect;
+use glocal_core::reliable::outgoing::{AckError, Groups, Orphan, Sending, Wanted};
+use glocal_core::routes::BrokerIndex;
+use glocal_core::tenant::{Tenant, TenantKey};
+use glocal_core::time::Time;
+use glocal_wire::control::{Control, Delivered, Memberless, NoResponders, clip};
+use smallvec::SmallVec;
+
+use super::{Flow, Flows, Parcel, TICK, Unsettled, tell, way};
+use crate::batch::{Batch, Message, TargetGroups};
+use crate::client::route::relay_to;
+use crate::link::append;
+use crate::shared::Shared;
+
+/// Sends again what is due, looks after what waits for a lane's room, and gives up what has waited too long.
+pub fn tick(shared: &Shared, now: Time, batch: &mut Batch) {
+    let flows: Vec<_> = {
+        let tenants = shared.reliable().tenants.read();
+        tenants.iter().map(|(key, flows)| (*key, Arc::clone(flows))).collect()
+    };
+    let tenants = shared.tenants();
+    for (key, flows) in flows {
+        let Some(tenant) = tenants.by_key(key) else { continue };
+        for flow in flows.both() {
+            send_due(shared, tenant, flow, &flows, now, batch);
+            wake_kept(tenant, flow, now, batch);
+        }
+        batch.relieve(shared, now);
+    }
+}
+
+fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flows, now: Time, batch: &mut Batch) {
+    let orphans = std::mem::take(&mut *flow.orphans.lock());
+    for (broker, orphan) in orphans {
+        adopt(shared, tenant, flow, flows, (broker, orphan), now, batch);
+    }
+    let routes = Arc::clone(tenant.table().routes());
+    let mut outgoing = flow.outgoing.lock();
+    if outgoing.is_idle() {
+        return outgoing.sweep(now);
+    }
+    let due = outgoing.due(now, &shared.reliable().budget, |broker| way(shared, &routes, tenant.key(), broker));
+    drop(outgoing);
+    for Sending { seq, target, groups, step, message: parcel } in due.sendings {
+        let Some(message) = parcel.message(tenant, flow.class, seq) else { continue };
+        batch.begin();
+        let target = TargetGroups { groups: groups.iter().collect(), step, ..TargetGroups::plain(target) };
+        relay_to(shared, &routes, SmallVec::from_iter([target]), &message, batch, |_| false);
+    }
+    let given_up = !due.orphans.is_empty();
+    for (broker, orphan) in due.orphans {
+        adopt(shared, tenant, flow, flows, (broker, orphan), now, batch);
+    }
+    if given_up {
+        flow.wake();
+    }
+}
+
+/// Messages whose turn has come and that found no room, or whose bringer has ended.
+fn wake_kept(tenant: &Arc<Tenant>, flow: &Arc<Flow>, now: Time, batch: &mut Batch) {
+    let mut incoming = flow.incoming.lock();
+    let waiting: SmallVec<[BrokerIndex; 4]> = incoming.waiting().collect();
+    let ready = waiting.into_iter().filter(|origin| incoming.ready(*origin, TICK, now).is_some());
+    batch.unsettled.extend(ready.map(|origin| Unsettled {
+        flow: Arc::clone(flow),
+        tenant: Arc::clone(tenant),
+        origin,
+        bringer: TICK,
+        stranger: None,
+    }));
+    if incoming.flows() > 0 {
+        incoming.sweep(now);
+    }
+}
+
+/// A broker was heard of in some life, by its interest or over its own bridge. `tenant` where one tenant's lane said so.
+pub(crate) fn heard(shared: &Shared, tenant: Option<TenantKey>, broker: BrokerIndex, life: u64) {
+    let flows: Vec<Arc<Flows>> = match tenant {
+        Some(key) => vec![shared.reliable().flows(key)],
+        None => shared.reliable().tenants.read().values().cloned().collect(),
+    };
+    for flows in flows {
+        let newer = {
+            let mut lives = flows.lives.lock();
+            let known = lives.entry(broker).or_insert(0);
+            let newer = *known < life;
+            *known = life.max(*known);
+            newer
+        };
+        if newer {
+            flows.both().into_iter().for_each(|flow| reborn(shared, flow, broker, life));
+        }
+    }
+}
+
+/// Takes back what an earlier life of a broker has not acknowledged.
+fn reborn(shared: &Shared, flow: &Flow, broker: BrokerIndex, life: u64) {
+    let orphans = flow.outgoing.lock().reborn(broker, life, &shared.reliable().budget);
+    if !orphans.is_empty() {
+        flow.orphans.lock().extend(orphans.into_iter().map(|orphan| (broker, orphan)));
+        flow.wake();
+    }
+}
+
+/// Takes what another broker says of this one's messages; anything else comes back.
+pub(crate) fn on_letter(
+    shared: &Shared,
+    tenant: &Arc<Tenant>,
+    (from, life): (BrokerIndex, u64),
+    control: Control,
+    now: Time,
+    batch: &mut Batch,
+) -> Option<Control> {
+    match control {
+        Control::Delivered(body) => on_delivered(shared, tenant, (from, life), &body, now),
+        Control::Overflowed(body) => {
+            if let Some((_, flow)) = own_flow(shared, tenant, body.class, body.incarnation) {
+                flow.outgoing.lock().dropped(body.seq, now);
+            }
+        }
+        Control::Memberless(body) => on_memberless(shared, tenant, from, &body, now, batch),
+        other => return Some(other),
+    }
+    None
+}
+
+/// The flow that a letter speaks of, if it is of this life.
+fn own_flow(shared: &Shared, tenant: &Tenant, class: u8, incarnation: u64) -> Option<(Arc<Flows>, Arc<Flow>)> {
+    let class = Class::from_code(class).filter(|class| class.is_reliable())?;
+    let flows = shared.reliable().known(tenant.key()).filter(|_| incarnation == shared.incarnation)?;
+    let flow = Arc::clone(flows.of(class));
+    Some((flows, flow))
+}
+
+fn on_delivered(shared: &Shared, tenant: &Arc<Tenant>, (from, life): (BrokerIndex, u64), body: &Delivered, now: Time) {
+    let Some((_, flow)) = own_flow(shared, tenant, body.class, body.incarnation) else { return };
+    let counters = tenant.counters().class(flow.class);
+    if !flow.outgoing.lock().is_target(from) {
+        return counters.dropped(DropReason::BadTarget, 1);
+    }
+    heard(shared, Some(tenant.key()), from, life);
+    reborn(shared, &flow, from, life);
+    let mut finished = Vec::new();
+    let budget = &shared.reliable().budget;
+    let through = (body.through, body.gap);
+    let acknowledged = flow.outgoing.lock().acknowledged(from, life, through, budget, now, &mut finished);
+    match acknowledged {
+        Ok(true) => flow.wake(),
+        Ok(false) | Err(AckError::Stale) => {}
+        Err(AckError::NoTarget | AckError::NeverSent) => counters.dropped(DropReason::BadTarget, 1),
+    }
+    tell(finished);
+}
+
+fn on_memberless(
+    shared: &Shared,
+    tenant: &Arc<Tenant>,
+    from: BrokerIndex,
+    body: &Memberless,
+    now: Time,
+    batch: &mut Batch,
+) {
+    let Some((flows, flow)) = own_flow(shared, tenant, body.class, body.incarnation) else { return };
+    let Ok(group) = QueueGroup::parse(&body.group) else { return };
+    let orphan = flow.outgoing.lock().no_member(from, body.seq, &group);
+    match orphan {
+        Some(orphan) => adopt(shared, tenant, &flow, &flows, (from, orphan), now, batch),
+        None => tenant.counters().class(flow.class).dropped(DropReason::BadTarget, 1),
+    }
+}
+
+/// Looks after a copy that its target will not deliver: plain subscribers there are left without, and counted; of every
+/// group another member is chosen.
+fn adopt(
+    shared: &Shared,
+    tenant: &Arc<Tenant>,
+    flow: &Arc<Flow>,
+    flows: &Flows,
+    (broker, orphan): (BrokerIndex, Orphan<Arc<Parcel>>),
+    now: Time,
+    batch: &mut Batch,
+) {
+    let Orphan { message: parcel, bytes, groups, plain, receipt } = orphan;
+    let counters = tenant.counters().class(flow.class);
+    let lose = || {
+        counters.dropped(DropReason::TargetGone, 1);
+        flow.outgoing.lock().missed(receipt);
+    };
+    let mut lost = usize::from(plain);
+    if plain {
+        lose();
+    }
+    let parcel = Arc::new(parcel.again(broker));
+    for group in &groups {
+        match choose_again(shared, tenant, flow, &parcel, group, batch) {
+            Some(Instead::Here) => {}
+            Some(Instead::There(other)) => {
+                let routes = Arc::clone(tenant.table().routes());
+                let wanted = Wanted {
+                    broker: other,
+                    groups: Groups::from_iter([group.clone()]),
+                    plain: false,
+                    counts: true,
+                    life: flows.lives.lock().get(&other).copied().unwrap_or(0),
+                    way: way(shared, &routes, tenant.key(), other),
+                };
+                let budget = &shared.reliable().budget;
+                let accepted = flow.outgoing.lock().accept(Arc::clone(&parcel), bytes, &[wanted], receipt, budget, now);
+                send_one(shared, tenant, flow, &parcel, (other, group), accepted, batch);
+            }
+            None => {
+                lose();
+                lost += 1;
+            }
+        }
+    }
+    if parcel.asker.as_ref().is_some_and(|asker| asker.lose(lost)) {
+        no_responders(tenant, flow.class, &parcel, batch);
+    }
+    let finished = flow.outgoing.lock().release(receipt);
+    tell(finished);
+}
+
+type Accepted = (u64, SmallVec<[Option<glocal_core::reliable::outgoing::Step>; 4]>);
+
+fn send_one(
+    shared: &Shared,
+    tenant: &Arc<Tenant>,
+    flow: &Flow,
+    parcel: &Parcel,
+    (broker, group): (BrokerIndex, &QueueGroup),
+    (seq, steps): Accepted,
+    batch: &mut Batch,
+) {
+    let Some(step) = steps.first().copied().flatten() else { return };
+    let Some(message) = parcel.message(tenant, flow.class, seq) else { return };
+    let routes = Arc::clone(tenant.table().routes());
+    let target = TargetGroups { groups: SmallVec::from_iter([group]), step, ..TargetGroups::plain(broker) };
+    batch.begin();
+    relay_to(shared, &routes, SmallVec::from_iter([target]), &message, batch, |_| false);
+}
+
+/// Where a member of a group was found instead.
+enum Instead {
+    Here,
+    There(BrokerIndex),
+}
+
+/// Picks another member: here first, where it is delivered to at once, then at the nearest broker not tried yet.
+fn choose_again(
+    shared: &Shared,
+    tenant: &Arc<Tenant>,
+    flow: &Flow,
+    parcel: &Parcel,
+    group: &QueueGroup,
+    batch: &mut Batch,
+) -> Option<Instead> {
+    let message: Message<'_> = parcel.message(tenant, flow.class, 0)?;
+    let found = tenant.table().find(flow.class, message.destination.raw(), &tenant.section());
+    let members = found.groups.iter().find(|members| members.name == *group)?;
+    batch.begin();
+    let turn = shared.next_turn();
+    if let Some(sub) = choose_local(members, turn, |sub| !sub.is_over())
+        && batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), &message)
+    {
+        return Some(Instead::Here);
+    }
+    members.remotes.iter().find(|broker| !parcel.tried.contains(broker)).copied().map(Instead::There)
+}
+
+/// Tells whoever sent a request that nobody is left to answer it, if the tenant's view is complete.
+fn no_responders(tenant: &Arc<Tenant>, class: Class, parcel: &Parcel, batch: &mut Batch) {
+    let Some((asker, message)) = parcel.asker.as_ref().zip(parcel.message(tenant, class, 0)) else { return };
+    if !tenant.table().in_sync() {
+        return;
+    }
+    let name = message.destination.raw().as_str().as_bytes();
+    match asker.port.dialect() {
+        Dialect::Native => {
+            let (subject, reply) = (clip(name, QUALIFIED_BYTES_MAX), clip(message.reply, QUALIFIED_BYTES_MAX));
+            let mut frame = BytesMut::new();
+            append(&mut frame, &NoResponders { seq: asker.number, subject, reply }.into());
+            let _ = asker.port.inbox().push_batch(|lanes| lanes.push_control(frame.freeze()));
+        }
+        Dialect::Nats { headers } if headers => {
+            /// What clients of the text protocol take for it.
+            const STATUS: &[u8] = b"NATS/1.0 503\r\n\r\n";
+            let Ok(raw) = glocal_core::name::RawName::parse(message.reply) else { return };
+            let found = tenant.table().find(Class::Live, raw, &tenant.section());
+            let destination = glocal_core::name::Destination::of(tenant.id(), Class::Live, raw);
+            let status = Message { destination, reply: b"", headers: STATUS, payload: b"", ..message };
+            batch.begin();
+            for target in found.ports.iter().filter(|target| target.port.id() == asker.port.id()) {
+                batch.deliver(&target.port, target.qualified, target.subs.iter(), &status);
+            }
+        }
+        Dialect::Nats { .. } => {}
+    }
+}
