@@ -11,7 +11,8 @@ use crate::bundle::Head;
 use crate::count::Drop;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
-use crate::interest::{Interest, Local, Record, Remote};
+use crate::interest::Interest;
+use crate::interest::presence::Record;
 use crate::limits::SESSION_SUBSCRIPTIONS_MAX;
 use crate::name::{Class, Filter, Label, NodeId, QueueGroup};
 use crate::policy::{Permit, Read, Scope};
@@ -19,6 +20,7 @@ use crate::port::{SessionPort, Sub};
 use crate::routes::{BrokerIndex, Brokers, Routes};
 use crate::table::Table;
 use crate::tenant::{Tenant, TenantKey, Tenants};
+use crate::time::Time;
 use crate::topology::{LinkCrypto, Topology};
 
 /// A record to send over an edge, in the tenant's own `ctrl` lane.
@@ -48,6 +50,9 @@ pub enum RecordError {
     /// The origin is this node, or cannot reach it over this edge for this tenant.
     #[error("the origin is not behind this edge")]
     Origin,
+    /// As many brokers as may follow the tenant's interest do so already.
+    #[error("too many brokers ask for the interest of this tenant")]
+    Full,
 }
 
 #[derive(Clone, Debug)]
@@ -68,21 +73,11 @@ struct EdgeState {
     complete: bool,
     /// Tenants that came to the edge while the bridge was up, whose lists the peer has not told yet.
     awaited: BTreeSet<TenantKey>,
-    /// What was told over earlier bridges by brokers behind this edge, and not yet over this bridge.
-    unconfirmed: BTreeSet<(TenantKey, BrokerIndex)>,
 }
 
 impl EdgeState {
     const fn new(edge: Arc<Edge>) -> Self {
-        Self {
-            edge,
-            up: false,
-            expected: None,
-            finished: BTreeSet::new(),
-            complete: false,
-            awaited: BTreeSet::new(),
-            unconfirmed: BTreeSet::new(),
-        }
+        Self { edge, up: false, expected: None, finished: BTreeSet::new(), complete: false, awaited: BTreeSet::new() }
     }
 
     fn reset(&mut self, up: bool) {
@@ -99,11 +94,8 @@ impl EdgeState {
     }
 }
 
-#[derive(Debug, Default)]
-struct TenantState {
-    local: Local,
-    remote: BTreeMap<BrokerIndex, Remote>,
-}
+/// How far apart the numbers of streams of two lives begin, in bits.
+const STREAMS_PER_LIFE_BITS: u32 = 20;
 
 /// The owner of this node's routing state.
 #[derive(Debug)]
@@ -126,6 +118,17 @@ pub struct Control {
     pending: BTreeMap<TenantKey, Table>,
     outgoing: Vec<Outgoing>,
     settled: bool,
+    now: Time,
+    /// The lives of brokers that were taken note of.
+    noted: BTreeMap<BrokerIndex, u64>,
+    /// Tenants of which other brokers are to be told something.
+    busy: BTreeSet<TenantKey>,
+    /// Tenants of which other brokers may have to be asked something.
+    curious: BTreeSet<TenantKey>,
+    letters: Vec<Letter>,
+    /// The tenants for which sessions publish.
+    publishing: BTreeMap<u64, BTreeSet<TenantKey>>,
+    next_stream: u64,
 }
 
 impl Control {
@@ -163,6 +166,14 @@ impl Control {
             pending: BTreeMap::new(),
             outgoing: Vec::new(),
             settled: false,
+            now: Time::default(),
+            noted: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            curious: BTreeSet::new(),
+            letters: Vec::new(),
+            publishing: BTreeMap::new(),
+            // Greater in every life, and far enough apart for a thousand streams a millisecond.
+            next_stream: incarnation.wrapping_shl(STREAMS_PER_LIFE_BITS),
         })
     }
 
@@ -212,8 +223,7 @@ impl Control {
                 table.add_local(filter.raw(), Arc::clone(&sub));
             }
             if !local_only {
-                let record = self.states.entry(tenant).or_default().local.add(wish(&filter, &sub));
-                self.tell(tenant, record);
+                self.hold(tenant, wish(&filter, &sub));
             }
         }
         Ok(())
@@ -233,6 +243,7 @@ impl Control {
 
     /// Ends everything of a session.
     pub fn close_session(&mut self, session: u64) {
+        self.publish_no_more(session);
         for (sid, record) in self.sessions.remove(&session).unwrap_or_default() {
             self.forget(session, sid, &record);
         }
@@ -244,9 +255,7 @@ impl Control {
                 table.remove_local(record.filter.raw(), session, sid);
             }
             if record.advertised {
-                let wish = wish(&record.filter, &record.sub);
-                let change = self.states.get_mut(tenant).and_then(|state| state.local.remove(wish));
-                self.tell(*tenant, change);
+                self.release(*tenant, wish(&record.filter, &record.sub));
             }
         }
     }
@@ -265,9 +274,8 @@ impl Control {
         self.topology.edge_up(edge);
         self.reroute();
         if let Some(peer) = peer {
-            self.reborn(peer, peer_incarnation, edge);
+            self.reborn(peer, peer_incarnation);
         }
-        self.doubt(edge);
         let mut lists = 0;
         for tenant in effective.iter() {
             lists += u32::from(self.send_lists(edge, tenant, false));
@@ -344,9 +352,11 @@ mod change;
 mod interest;
 mod routing;
 
+use interest::TenantState;
 use routing::Group;
 
 pub use change::{Narrowed, Refused};
+pub use interest::{Letter, Message};
 
 #[cfg(test)]
 mod tests;

@@ -48,6 +48,8 @@ drops! {
     Gone = "gone";
     /// The message is larger than the fabric allows.
     TooLarge = "too-large";
+    /// More interest of a peer than is kept, or more brokers that ask for it.
+    Interest = "interest-full";
     /// A frame of a peer could not be decoded.
     Malformed = "malformed";
     /// The target broker began a new life, or was out of reach for too long, before it acknowledged.

@@ -57,8 +57,8 @@ pub const DELIVERY_SUBS_MAX: usize = 4_096;
 pub const SHARED_PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 /// Bytes of small frames that are queued as one run: little enough to be dropped together.
 pub const RUN_BYTES_MAX: usize = 4 * 1024;
-/// Interest records that may wait for room in one tenant's lane of one edge before they are replaced by a full list.
-pub const INTEREST_PENDING_MAX: usize = 1_000_000;
+/// Presence records that may wait for room in one tenant's lane of one edge before they are replaced by a full list.
+pub const PRESENCE_PENDING_MAX: usize = 65_536;
 /// Most brokers a message may pass before it is dropped: loops end even if routes are wrong.
 pub const HOPS_MAX: u8 = 16;
 
@@ -112,8 +112,37 @@ pub const HANDSHAKE_MS_MAX: u64 = 10_000;
 pub const SESSION_PING_MS: u64 = 20_000;
 /// Unanswered probes after which a native session is closed.
 pub const SESSION_PINGS_MAX: u32 = 2;
-/// Interest records one peer may hold per tenant and origin.
+/// Filters of one origin and tenant that are taken from it.
 pub const INTEREST_FILTERS_MAX: usize = 10_000_000;
+/// Brokers that may follow the interest of one tenant at one origin: all of the largest fabric.
+pub const INTEREST_PULLERS_MAX: usize = NODES_MAX;
+/// Changes of one tenant's interest that are kept for those who have not been told: whoever lags further gets the list.
+pub const INTEREST_LOG_MAX: usize = 65_536;
+/// Filters of one message of interest, in bytes; the last one may exceed it, and still fits a control frame.
+pub const INTEREST_NEWS_BYTES_MAX: usize = 32 * 1024;
+/// Messages of interest on their way to one broker that it has not said it has taken.
+pub const INTEREST_NEWS_WINDOW: u64 = 8;
+/// Messages of interest after which it is said that they were taken: half a window, so that a list never stands still.
+pub const INTEREST_ACK_EVERY: u64 = 4;
+/// How long fewer messages may wait until it is said that they were taken, in milliseconds.
+pub const INTEREST_ACK_MS: u64 = 200;
+/// Brokers that are sent the list of one tenant at once: what is on its way to all of them fits half of a lane.
+pub const INTEREST_LISTINGS_MAX: usize = 16;
+/// How long an origin tells changes to a broker that does not say it wants them, in milliseconds.
+pub const INTEREST_LEASE_MS: u64 = 30_000;
+/// How often a broker says that it still wants changes, in milliseconds: three times in a lease.
+pub const INTEREST_RENEW_MS: u64 = 10_000;
+/// How long the first answer to a pull is awaited before it is asked again, in milliseconds; then twice as long, and so on.
+pub const INTEREST_RETRY_MS: u64 = 500;
+/// Longest wait before a pull is asked again, or an answer is told again, in milliseconds.
+pub const INTEREST_RETRY_MS_MAX: u64 = 8_000;
+/// How long an origin waits to hear that a message was taken before it starts afresh, in milliseconds.
+pub const INTEREST_RESEND_MS: u64 = 1_000;
+/// How long a broker keeps following a tenant's interest after its last publisher has gone, in milliseconds: an agent that
+/// reconnects finds everything in place.
+pub const PUBLISHER_IDLE_MS: u64 = 60_000;
+/// How long the first publish of a tenant on a broker waits for the interest of others, in milliseconds.
+pub const PUBLISH_WAIT_MS: u64 = 1_000;
 /// Remembered reply routes per tenant: (reply subject) to origin broker.
 pub const REPLY_ROUTES_MAX: usize = 65_536;
 /// How long a reply route lives without use, in milliseconds (DESIGN section 5).

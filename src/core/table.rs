@@ -36,6 +36,7 @@ pub struct Table {
     trie: Trie,
     routes: Arc<Routes>,
     in_sync: bool,
+    unsynced: Arc<[BrokerIndex]>,
 }
 
 impl Table {
@@ -49,6 +50,12 @@ impl Table {
     #[must_use]
     pub const fn in_sync(&self) -> bool {
         self.in_sync
+    }
+
+    /// Brokers that have subscribers, and of which it is not known here what these want: they are sent everything.
+    #[must_use]
+    pub fn unsynced(&self) -> &[BrokerIndex] {
+        &self.unsynced
     }
 
     /// The next hops of this tenant.
@@ -81,6 +88,10 @@ impl Table {
 
     pub(crate) const fn set_in_sync(&mut self, in_sync: bool) {
         self.in_sync = in_sync;
+    }
+
+    pub(crate) fn set_unsynced(&mut self, unsynced: Vec<BrokerIndex>) {
+        self.unsynced = unsynced.into();
     }
 
     pub(crate) fn add_local(&mut self, filter: &RawFilter, sub: Arc<Sub>) {

@@ -88,7 +88,7 @@ impl Advisor {
         let id = principal.tenant();
         let Some(tenant) = self.shared.tenant(id.as_str()) else { return Vec::new() };
         let table = tenant.table();
-        if table.filters() == 0 {
+        if table.filters() == 0 && table.unsynced().is_empty() {
             return Vec::new();
         }
         drop(table);

@@ -12,12 +12,13 @@ use glocal_core::identity::Principal;
 use glocal_core::inbox::Inbox;
 use glocal_core::limits::{DENY_LOGS_PER_SECOND, RELIABLE_WAIT_MS_MAX};
 use glocal_core::name::{Class, Destination, Filter, QueueGroup, RawName};
-use glocal_core::policy::{Policy, Read, Rule};
+use glocal_core::policy::{Policy, Read, Rule, Write};
 use glocal_core::port::{Dialect, SessionPort};
 use glocal_core::rate::LogLimiter;
 use glocal_core::sched::SessionLanes;
-use glocal_core::tenant::Tenant;
+use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
+use hashbrown::HashSet;
 
 use crate::advisory::Event;
 use crate::batch::{Batch, Message};
@@ -165,6 +166,10 @@ pub struct Client {
     cache: MatchCache,
     /// Since when a publish waits for room.
     waiting: Option<Time>,
+    /// Tenants for which this session has said that it publishes.
+    publishes: HashSet<TenantKey>,
+    /// Whether its own tenant is among them.
+    publishes_at_home: bool,
 }
 
 impl Client {
@@ -183,6 +188,8 @@ impl Client {
             turn: u64::from(handle),
             cache: MatchCache::default(),
             waiting: None,
+            publishes: HashSet::new(),
+            publishes_at_home: false,
         }
     }
 
@@ -221,6 +228,29 @@ impl Client {
         let port = Arc::clone(&self.port);
         effects.commands.push(Command::Subscribe { port, sid, tag: Box::from(tag), permit, queue, local_only });
         Ok(())
+    }
+
+    /// Whether a publish must wait until the interest of other brokers in its tenant is known here: it is the session's
+    /// first one there, and the command that asks is left in `effects`. What policy refuses asks for nothing.
+    pub fn must_wait(&mut self, identity: &Identity, outgoing: &Outgoing<'_>, effects: &mut Effects) -> bool {
+        let at_home = !outgoing.name.starts_with(b"T.");
+        if at_home && self.publishes_at_home {
+            return false;
+        }
+        let class = outgoing.class.unwrap_or(self.default_class);
+        let Ok(destination) = Destination::qualify(identity.principal.tenant(), class, outgoing.name) else {
+            return false;
+        };
+        let Ok(permit) = identity.shared.policy().authorize(&identity.principal, Write(destination)) else {
+            return false;
+        };
+        let Some(tenant) = permit.tenant().map(|tenant| tenant.key()) else { return false };
+        self.publishes_at_home |= at_home;
+        let waits = self.publishes.insert(tenant);
+        if waits {
+            effects.commands.push(Command::PublishFrom { session: identity.id, tenant });
+        }
+        waits
     }
 
     /// Asks policy for a publish and, when it is permitted, collects its copies in `effects`.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::control::{Control, Outgoing, RecordError};
+use glocal_core::count::Drop as DropReason;
 use glocal_core::deny::{Access, Deny};
 use glocal_core::edge::{EdgeKey, TenantSet};
-use glocal_core::interest::Record;
-use glocal_core::limits::INTEREST_PENDING_MAX;
+use glocal_core::interest::presence::Record;
+use glocal_core::limits::PRESENCE_PENDING_MAX;
 use glocal_core::name::{Class, QueueGroup};
 use glocal_core::policy::{Permit, Read};
 use glocal_core::port::{Dialect, SessionPort};
@@ -24,15 +25,19 @@ use glocal_core::topology::{LinkError, LinkMessage};
 use glocal_wire::control as wire;
 use glocal_wire::nats;
 
-use crate::link::{Handles, append};
+use crate::interest;
+use crate::link::append;
 use crate::link_state::Outbox;
 use crate::reliable;
-use crate::routed::Letter;
+use crate::routed::{self, Letter};
 use crate::shared::Shared;
 
 mod change;
 
 pub use change::{Change, Renewal};
+
+/// How often [`Driver::follow`] is to be called, in milliseconds.
+pub const FOLLOW_MS: u64 = 100;
 
 /// Something for the control half to do.
 #[derive(Debug)]
@@ -121,6 +126,13 @@ pub enum Command {
         /// In microseconds.
         micros: u64,
     },
+    /// A session is about to publish for a tenant, for the first time. It may when [`Driver::is_ready`] says so.
+    PublishFrom {
+        /// The session.
+        session: u64,
+        /// The tenant.
+        tenant: TenantKey,
+    },
     /// A control frame for this broker came from another one of the tenant's mesh.
     Letter(Letter),
     /// The bundle, the configuration or what an edge carries has changed.
@@ -136,6 +148,8 @@ pub enum Outcome {
     Done,
     /// After [`Command::EdgeUp`]: how many tenants' full lists will be sent.
     Lists(u32),
+    /// After [`Command::PublishFrom`]: whoever sent it waits until [`Driver::is_ready`].
+    Awaits(TenantKey),
     /// A record was refused: the peer is out of date, or lies.
     RecordRefused(RecordError),
     /// A message about the fabric's edges was refused.
@@ -241,12 +255,42 @@ impl Driver {
                 }
             }
             Command::Rtt { edge, micros } => self.control.topology_mut().measured(edge, micros),
-            // No kind is sent this way yet.
-            Command::Letter(_) => {}
             Command::Change(change) => self.change(change),
+            Command::PublishFrom { session, tenant } => {
+                self.control.publish_from(session, tenant);
+                return Outcome::Awaits(tenant);
+            }
+            Command::Letter(letter) => self.open(&letter),
             Command::Settle => self.control.settle(),
         }
         Outcome::Done
+    }
+
+    /// Hands a letter to whom it concerns. What is wrong with it is its origin's fault, not the peer's: counted, no more.
+    fn open(&mut self, letter: &Letter) {
+        let (tenant, origin, incarnation) = (letter.tenant.key(), letter.origin, letter.incarnation);
+        match &letter.control {
+            wire::Control::InterestPull(body) => {
+                let _counted_there = self.control.pull(tenant, origin, incarnation, interest::pull(body));
+            }
+            wire::Control::InterestNews(body) => match interest::news(body) {
+                Some(news) => self.control.news(tenant, origin, incarnation, news),
+                None => self.control.count_drop(tenant, Class::Ctrl, DropReason::Malformed),
+            },
+            _ => self.control.count_drop(tenant, Class::Ctrl, DropReason::Malformed),
+        }
+    }
+
+    /// Whether who publishes for `tenant` need not wait: the interest of others is known, or was waited for long enough.
+    #[must_use]
+    pub fn is_ready(&self, tenant: TenantKey) -> bool {
+        self.control.is_ready(tenant)
+    }
+
+    /// Asks again for interest that was not told, and tells again what was not taken; to be called about every
+    /// [`FOLLOW_MS`] milliseconds, before [`Self::commit`].
+    pub fn follow(&mut self, now: Time) {
+        self.control.tick(now);
     }
 
     fn answer_subscribe(&mut self, port: Arc<SessionPort>, sid: u32, filter: String, added: Result<(), Deny>) {
@@ -276,12 +320,19 @@ impl Driver {
 
     /// Publishes what has changed, then answers, then passes records on.
     pub fn commit(&mut self, now: Time) {
+        self.control.at(now);
         let outgoing = self.control.commit();
         for (port, answer) in self.answers.drain(..) {
             give(&port, &answer, now);
         }
         for record in outgoing {
             self.pending.entry((record.edge, record.tenant)).or_default().push_back(record);
+        }
+        for letter in self.control.letters() {
+            let tenants = self.shared.tenants();
+            let Some(tenant) = tenants.by_key(letter.tenant) else { continue };
+            // What is lost is counted, and said again by whoever misses the answer.
+            let _sent = routed::send(&self.shared, tenant, letter.target, &interest::body(&letter.message), now);
         }
         self.pump(now);
         self.pump_link_state();
@@ -309,7 +360,7 @@ impl Driver {
             let Some(link) = shared.link(*edge).filter(|l| l.edge().may_send(*tenant)) else { return false };
             let sent = link.inbox().push_batch(|lanes| {
                 while let Some(record) = queue.front() {
-                    let (frame, handles) = encode(record);
+                    let (frame, handles) = interest::frame(record);
                     let frame = QueuedFrame::new(frame.freeze()).pinned();
                     if lanes.push(*tenant, Class::Ctrl, frame, &handles, &shared.brokers(), now)
                         == Pushed::DroppedNewest
@@ -319,7 +370,7 @@ impl Driver {
                     queue.pop_front();
                 }
             });
-            if queue.len() > INTEREST_PENDING_MAX {
+            if queue.len() > PRESENCE_PENDING_MAX {
                 overflowed.push((*edge, *tenant));
             }
             sent.is_some() && !queue.is_empty()
@@ -362,28 +413,4 @@ fn give(port: &SessionPort, answer: &wire::Control, now: Time) {
         // The session itself has said +OK where the client wants it.
         (Dialect::Nats { .. }, _) => {}
     }
-}
-
-fn encode(outgoing: &Outgoing) -> (BytesMut, Handles) {
-    let origin = outgoing.origin.0;
-    let control: wire::Control = match &outgoing.record {
-        Record::Change { seq, add, interest } => wire::Interest {
-            origin,
-            seq: *seq,
-            add: *add,
-            filter: interest.filter.as_str().to_owned(),
-            classes: interest.classes.bits(),
-            queue: interest.queue.as_ref().map(|q| q.as_str().to_owned()),
-            observer: interest.observer,
-        }
-        .into(),
-        Record::SyncStart { seq } => wire::InterestSync { origin, seq: *seq, reset: true, last: false }.into(),
-        Record::Forget => wire::InterestSync { origin, seq: 0, reset: true, last: true }.into(),
-        Record::SyncEnd { seq } => wire::InterestSync { origin, seq: *seq, reset: false, last: true }.into(),
-    };
-    let mut frame = BytesMut::new();
-    append(&mut frame, &control);
-    let mut handles = Handles::default();
-    handles.brokers.push((outgoing.origin, outgoing.incarnation));
-    (frame, handles)
 }

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use glocal_core::edge::Edge;
 use glocal_core::identity::Principal;
-use glocal_core::interest::{Interest, Record};
+use glocal_core::interest::presence::Record;
 use glocal_core::limits::{
     BRIDGE_LANES_MAX, BRIDGE_REASSEMBLY_BYTES_MAX, BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX, LANE_HANDLES_MAX,
 };
-use glocal_core::name::{Class, ClassSet, Label, NodeId, QueueGroup, RawFilter};
+use glocal_core::name::{Class, Label, NodeId};
 use glocal_core::reliable::incoming::Bringer;
 use glocal_core::routes::BrokerIndex;
 use glocal_core::table::Match;
@@ -340,18 +340,22 @@ impl Lane {
                 self.senders.clear();
                 Ok(())
             }
-            Control::Interest(body) => {
-                let record = Self::interest(&body).ok_or(FrameError::BadField { kind: 0x1a, field: "filter" })?;
-                self.on_record(incoming, tenant, body.origin, record, arrivals)
+            Control::Presence(body) => {
+                let Some((origin, _)) = self.brokers.get(&body.origin).copied() else { return incoming.refuse() };
+                let record = Record::Presence { seq: body.seq, present: body.present };
+                let (edge, tenant, incarnation) = (incoming.edge.key(), tenant.key(), body.incarnation);
+                arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
+                Ok(())
             }
-            Control::InterestSync(body) => {
-                let record = match body {
-                    wire::InterestSync { reset: true, last: true, .. } => Record::Forget,
-                    wire::InterestSync { reset: true, seq, .. } => Record::SyncStart { seq },
-                    wire::InterestSync { seq, .. } => Record::SyncEnd { seq },
-                };
-                self.on_record(incoming, tenant, body.origin, record, arrivals)
+            Control::PresenceEnd(body) => {
+                let Some(origin) = incoming.shared.brokers().index(incoming.edge.peer()) else { return Ok(()) };
+                let (edge, tenant, incarnation) = (incoming.edge.key(), tenant.key(), 0);
+                let record = Record::End { told: body.told };
+                arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
+                Ok(())
             }
+            // What neighbours of an earlier release say of interest: they are asked instead.
+            Control::Interest(_) | Control::InterestSync(_) => Ok(()),
             Control::NoMember(_) => Ok(()),
             Control::Routed(routed) => self.on_routed(incoming, tenant, routed, now, arrivals),
             other => Err(BridgeFault::Unexpected(other.name())),
@@ -360,32 +364,6 @@ impl Lane {
 
     const fn room(held: usize) -> Result<(), BridgeFault> {
         if held >= LANE_HANDLES_MAX { Err(BridgeFault::TooMany("handles")) } else { Ok(()) }
-    }
-
-    fn interest(body: &wire::Interest) -> Option<Record> {
-        let interest = Interest {
-            filter: RawFilter::parse(body.filter.as_bytes()).ok()?,
-            classes: ClassSet::from_bits(body.classes)?,
-            queue: body.queue.as_deref().map(QueueGroup::parse).transpose().ok()?,
-            observer: body.observer,
-        };
-        // Observers are in no queue group.
-        let is_whole = !(interest.observer && interest.queue.is_some());
-        is_whole.then_some(Record::Change { seq: body.seq, add: body.add, interest })
-    }
-
-    fn on_record(
-        &self,
-        incoming: &Incoming,
-        tenant: &Arc<Tenant>,
-        origin: u32,
-        record: Record,
-        arrivals: &mut Arrivals,
-    ) -> Result<(), BridgeFault> {
-        let Some((origin, incarnation)) = self.brokers.get(&origin).copied() else { return incoming.refuse() };
-        let (edge, tenant) = (incoming.edge.key(), tenant.key());
-        arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
-        Ok(())
     }
 }
 

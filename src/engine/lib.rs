@@ -12,6 +12,7 @@ pub mod client;
 pub mod driver;
 pub mod gossip;
 pub mod handshake;
+mod interest;
 pub mod lane_reader;
 pub mod lane_writer;
 pub mod link;

@@ -199,6 +199,14 @@ impl NatsSession {
         self.ok(effects);
     }
 
+    /// Whether a publish waits; see [`Client::must_wait`].
+    fn must_wait(&mut self, op: &Op<'_>, effects: &mut Effects) -> bool {
+        let (Op::Pub { subject, .. } | Op::Hpub { subject, .. }) = op else { return false };
+        let outgoing = Outgoing { name: subject, ..Outgoing::default() };
+        let client = self.client.as_mut().filter(|_| *subject != USER_INFO);
+        client.is_some_and(|client| client.must_wait(&self.identity, &outgoing, effects))
+    }
+
     fn on_publish(&mut self, outgoing: &Outgoing<'_>, now: Time, effects: &mut Effects) {
         let (subject, reply) = (outgoing.name, outgoing.reply);
         if self.options.pedantic && has_wildcard(subject) {
@@ -318,7 +326,7 @@ impl Machine for NatsSession {
                 Ok(Next::Need(_)) => return Ok(used),
                 Ok(Next::Op { op, bytes }) => {
                     let publishes = matches!(op, Op::Pub { .. } | Op::Hpub { .. });
-                    if publishes && !effects.commands.is_empty() {
+                    if publishes && (!effects.commands.is_empty() || self.must_wait(&op, effects)) {
                         return Ok(used);
                     }
                     self.on_op(op, now, effects)?;

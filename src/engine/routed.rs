@@ -3,6 +3,7 @@
 //! They travel in the tenant's own `ctrl` lane, at its expense, and over edges that allow it alone. Brokers on the way pass
 //! them on without looking inside. They may be lost like any frame: what must arrive is said again by whoever says it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -19,7 +20,7 @@ use crate::link::{Handles, append};
 use crate::shared::Shared;
 
 /// A control frame that has reached the broker it is for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Letter {
     /// The tenant of its lane.
     pub tenant: Arc<Tenant>,
@@ -29,6 +30,14 @@ pub struct Letter {
     pub incarnation: u64,
     /// What it says.
     pub control: Control,
+}
+
+impl fmt::Debug for Letter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tenant, origin, incarnation, control } = self;
+        write!(f, "Letter of {} for tenant {}: {control:?}", origin.0, tenant.id())?;
+        write!(f, " in life {incarnation}")
+    }
 }
 
 /// Sends `control` to another broker on behalf of `tenant`. Whether it was queued for the next hop; where it was not, the
@@ -61,7 +70,7 @@ pub(crate) fn pass_on(
     let Some(hop) = routes.hop(target) else { return lost(DropReason::NoRoute) };
     let Some(link) = shared.link(hop.edge.key()) else { return lost(DropReason::NoRoute) };
     if !link.edge().may_send(tenant.key()) {
-        return lost(DropReason::EdgeTenant);
+        return lost(DropReason::Unsaid);
     }
     let mut frame = BytesMut::new();
     append(&mut frame, &Routed { target: target.0, origin: origin.0, hops: routed.hops + 1, ..routed }.into());

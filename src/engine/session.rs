@@ -116,6 +116,9 @@ impl Machine for NativeSession {
                     if !effects.commands.is_empty() {
                         return Ok(used);
                     }
+                    if self.must_wait(&frame, effects) {
+                        return Ok(used);
+                    }
                     self.on_data(&frame, now, effects)?;
                     if effects.waits {
                         return Ok(used);
@@ -224,6 +227,12 @@ impl NativeSession {
         if let Err(reason) = asked {
             self.deny(Access::Read, text, u64::from(subscribe.sid), reason, now, effects);
         }
+    }
+
+    fn must_wait(&mut self, frame: &DataFrame<'_>, effects: &mut Effects) -> bool {
+        let outgoing = Outgoing { name: frame.name, class: frame.class, ..Outgoing::default() };
+        let client = self.client.as_mut().filter(|_| frame.kind == DataKind::Publish);
+        client.is_some_and(|client| client.must_wait(&self.identity, &outgoing, effects))
     }
 
     fn on_data(&mut self, frame: &DataFrame<'_>, now: Time, effects: &mut Effects) -> Result<(), SessionEnd> {

@@ -130,6 +130,8 @@ pub struct Inspection {
     pub subscriptions: usize,
     /// Filters told by other brokers, by tenant.
     pub remote_filters: Vec<(String, usize)>,
+    /// Other brokers known to have subscribers, by tenant.
+    pub present: Vec<(String, usize)>,
     /// The edges of the fabric, as this node believes them to be.
     pub edges: Vec<KnownEdge>,
 }

@@ -1,7 +1,7 @@
 //! The task that owns the control half.
 
 use glocal_core::limits::CONTROL_QUEUE_MAX;
-use glocal_engine::driver::{Command, Driver};
+use glocal_engine::driver::{Command, Driver, FOLLOW_MS, Outcome};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,9 @@ pub(crate) async fn run(
 ) {
     let mut batch = Vec::with_capacity(BATCH_REQUESTS);
     let mut answers = Vec::new();
+    let mut held: Vec<Answer> = Vec::new();
+    let mut follow = tokio::time::interval(std::time::Duration::from_millis(FOLLOW_MS));
+    follow.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut waiting = false;
     let mut sweep = tokio::time::interval(std::time::Duration::from_millis(SWEEP_MS));
     let settle = tokio::time::sleep(std::time::Duration::from_millis(SETTLE_MS));
@@ -58,6 +61,7 @@ pub(crate) async fn run(
                 driver.apply(Command::Settle);
             }
             _ = sweep.tick() => driver.tick(clock.now()),
+            _ = follow.tick() => driver.follow(clock.now()),
         }
         let mut since = clock.now();
         for request in batch.drain(..) {
@@ -80,10 +84,22 @@ pub(crate) async fn run(
         driver.commit(clock.now());
         driver.take_denials().iter().for_each(|line| tracing::warn!("{line}"));
         waiting = driver.is_waiting();
-        for (done, outcomes) in answers.drain(..) {
+        held.append(&mut answers);
+        for (done, outcomes) in held.extract_if(.., |(_, outcomes)| is_ready(&driver, outcomes)) {
             let _: Result<_, Vec<_>> = done.send(outcomes);
         }
     }
+}
+
+/// Who asked, and what it is told.
+type Answer = (tokio::sync::oneshot::Sender<Vec<Outcome>>, Vec<Outcome>);
+
+/// Whether nothing that was asked has still to be waited for.
+fn is_ready(driver: &Driver, outcomes: &[Outcome]) -> bool {
+    outcomes.iter().all(|outcome| match outcome {
+        Outcome::Awaits(tenant) => driver.is_ready(*tenant),
+        _ => true,
+    })
 }
 
 fn inspect(driver: &Driver) -> Inspection {
@@ -94,5 +110,7 @@ fn inspect(driver: &Driver) -> Inspection {
     let name = |broker| control.brokers().name(broker).map(ToString::to_string).unwrap_or_default();
     let edges = control.topology().edges();
     let edges = edges.map(|(edge, ends, cost)| KnownEdge { name: edge.to_string(), ends: ends.map(name), cost });
-    Inspection { subscriptions: control.subscriptions(), remote_filters, edges: edges.collect() }
+    let present = tenants.iter().map(|t| (t.id().to_string(), control.present(t.key()).len()));
+    let present = present.filter(|(_, n)| *n > 0).collect();
+    Inspection { subscriptions: control.subscriptions(), remote_filters, present, edges: edges.collect() }
 }

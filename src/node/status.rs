@@ -89,8 +89,10 @@ pub struct TenantReport {
     pub tenant: String,
     /// Filters of its table, local and remote.
     pub filters: usize,
-    /// Filters told by other brokers.
+    /// Filters of other brokers, held while somebody here publishes.
     pub remote_filters: usize,
+    /// Other brokers known to have subscribers.
+    pub present: usize,
     /// Operations refused.
     pub denied: u64,
     /// Per class, in the order live, ctrl, tele, bulk; silent classes are left out.
@@ -122,7 +124,8 @@ pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Statu
     let trust = context.trust();
     let head = trust.bundle().head();
     let inspection = context.control.inspect().await;
-    let remote = |id: &str| inspection.remote_filters.iter().find(|(t, _)| t == id).map_or(0, |(_, n)| *n);
+    let of = |counts: &[(String, usize)], id: &str| counts.iter().find(|(t, _)| t == id).map_or(0, |(_, n)| *n);
+    let remote = |id: &str| (of(&inspection.remote_filters, id), of(&inspection.present, id));
     let one = permit.tenant().map(|t| t.key());
     let tenants = context.shared.tenants();
     let seen = tenants.iter().filter(|t| one.is_none_or(|key| key == t.key()));
@@ -172,7 +175,7 @@ fn edge_report(context: &Context, status: &crate::edge_status::EdgeStatus, one: 
     }
 }
 
-fn tenant_report(tenant: &Tenant, remote_filters: usize) -> TenantReport {
+fn tenant_report(tenant: &Tenant, (remote_filters, present): (usize, usize)) -> TenantReport {
     let counters = tenant.counters();
     let denied = [Access::Read, Access::Write]
         .iter()
@@ -197,6 +200,7 @@ fn tenant_report(tenant: &Tenant, remote_filters: usize) -> TenantReport {
         tenant: tenant.id().to_string(),
         filters: tenant.table().filters(),
         remote_filters,
+        present,
         denied,
         classes: Class::ALL.into_iter().map(class).filter(active).collect(),
     }

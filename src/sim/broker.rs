@@ -8,8 +8,8 @@ use glocal_core::edge::{Edge, EdgeKey};
 use glocal_core::identity::{Fingerprint, KeyId, LeafName, Principal, Role};
 use glocal_core::name::{Label, NodeId, TenantId};
 use glocal_core::policy::Policy;
-use glocal_core::tenant::Tenants;
-use glocal_core::time::UnixTime;
+use glocal_core::tenant::{TenantKey, Tenants};
+use glocal_core::time::{Time, UnixTime};
 use glocal_engine::batch::Batch;
 use glocal_engine::driver::{Command, Driver};
 use glocal_engine::link::Link;
@@ -43,6 +43,10 @@ pub struct Broker {
     pub tenants: Arc<Tenants>,
     /// What the control half has still to do.
     pub todo: VecDeque<Todo>,
+    /// Clients that wait until the interest of others in a tenant is known.
+    pub held: Vec<(u32, TenantKey)>,
+    /// When it looks next at what was asked of others.
+    pub follow: Time,
     /// Numbers of its edges in the plan, by their keys.
     pub edges: Vec<usize>,
 }
@@ -85,7 +89,9 @@ impl Broker {
         let own = brokers.own()?;
         let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));
         let shared = Arc::new(Shared::new(name, own, incarnation, &head, policy, brokers, links, false));
-        Some(Self { driver: Driver::new(control, Arc::clone(&shared)), shared, tenants, todo: VecDeque::new(), edges })
+        let driver = Driver::new(control, Arc::clone(&shared));
+        let (todo, held, follow) = (VecDeque::new(), Vec::new(), Time::default());
+        Some(Self { shared, driver, tenants, todo, held, follow, edges })
     }
 
     /// Ends the subscriptions that had their last delivery in a batch.

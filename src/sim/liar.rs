@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use glocal_core::name::Class;
 use glocal_engine::driver::Outcome;
 use glocal_engine::lane_reader::{Arrivals, Incoming, LaneReader};
-use glocal_wire::control::{AnnounceBroker, AnnounceSender, Interest, InterestSync};
+use glocal_wire::control::{AnnounceBroker, AnnounceSender, Presence};
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
 use glocal_wire::slice::{OpenHeader, SliceHeader, SliceKind};
@@ -83,12 +83,8 @@ impl World {
         glocal_wire::control::Control::from(sender).encode_into(&mut data).ok()?;
         let origin = u32::try_from(origin).ok()?;
         if targets {
-            let start = InterestSync { origin, seq: 1_000_000, reset: true, last: false };
-            let (queue, classes) = (None, 15);
-            let wish =
-                Interest { origin, seq: 1_000_001, add: true, filter: ">".into(), classes, queue, observer: false };
-            glocal_wire::control::Control::from(start).encode_into(&mut data).ok()?;
-            glocal_wire::control::Control::from(wish).encode_into(&mut data).ok()?;
+            let presence = Presence { origin, incarnation: 1_000_000, seq: 1_000_000, present: true };
+            glocal_wire::control::Control::from(presence).encode_into(&mut data).ok()?;
         }
         let mut ext = ExtBuilder::new();
         ext.origin(origin).incarnation(1).sender(9);

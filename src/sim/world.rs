@@ -11,7 +11,7 @@ use glocal_core::tenant::Tenants;
 use glocal_core::time::Time;
 use glocal_core::topology::LinkError;
 use glocal_engine::batch::Batch;
-use glocal_engine::driver::{Command, Outcome};
+use glocal_engine::driver::{Command, FOLLOW_MS, Outcome};
 use glocal_engine::lane_reader::{Arrivals, Incoming};
 use glocal_engine::machine::Machine as _;
 use glocal_engine::reliable;
@@ -318,13 +318,17 @@ impl World {
         let mut done = Vec::new();
         let mut up = Vec::new();
         let mut told = Vec::new();
+        if broker.follow <= self.now {
+            broker.follow = self.now.plus_millis(FOLLOW_MS);
+            broker.driver.follow(self.now);
+        }
         for _ in 0..most {
             let Some(todo) = broker.todo.pop_front() else { break };
             match todo {
-                Todo::Client(number, command) => {
-                    broker.driver.apply(command);
-                    done.push(number);
-                }
+                Todo::Client(number, command) => match broker.driver.apply(command) {
+                    Outcome::Awaits(tenant) => broker.held.push((number, tenant)),
+                    _ => done.push(number),
+                },
                 Todo::Reader(command) => {
                     let text = format!("{command:?}");
                     told.push(text.clone());
@@ -337,7 +341,7 @@ impl World {
                         Outcome::LinkRefused(error) => {
                             return Err(Violation(format!("node {node} refused honest link state: {error}: {text}")));
                         }
-                        Outcome::Done | Outcome::Lists(_) => {}
+                        Outcome::Done | Outcome::Lists(_) | Outcome::Awaits(_) => {}
                     }
                 }
                 Todo::Up(edge, side, bridge, command) => {
@@ -356,6 +360,8 @@ impl World {
             }
         }
         broker.driver.commit(self.now);
+        let driver = &broker.driver;
+        done.extend(broker.held.extract_if(.., |(_, tenant)| driver.is_ready(*tenant)).map(|(number, _)| number));
         told.into_iter().for_each(|text| self.tell_story(|| format!("node {node} is told {text}")));
         self.trace.number(done.len() as u64);
         for number in done {

@@ -8,6 +8,7 @@
 
 mod body;
 mod bundle;
+mod interest;
 mod link;
 
 use bincode::config;
@@ -19,6 +20,7 @@ pub use body::{
     Goodbye, Hello, Interest, InterestSync, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Probe,
     ProbeAck, Ready, Routed, Subscribe, Subscribed, Unsubscribe, Welcome, clip,
 };
+pub use interest::{InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd};
 
 pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
 pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp};
@@ -121,9 +123,9 @@ control! {
     AnnounceBroker = 0x18;
     /// Gives a sender a handle, within one lane.
     AnnounceSender = 0x19;
-    /// A change of what subscribers behind a broker want.
+    /// A change of what subscribers behind a broker want; not sent any more, and passed over.
     Interest = 0x1a;
-    /// Frames a full list of interest.
+    /// Frames a full list of interest; not sent any more, and passed over.
     InterestSync = 0x1b;
     /// A target had no member for a message.
     NoMember = 0x1c;
@@ -161,6 +163,14 @@ control! {
     BundleGet = 0x34;
     /// A part of a head or a section.
     BundlePart = 0x35;
+    /// That a broker has any subscriber of the tenant.
+    Presence = 0x38;
+    /// All brokers known to have subscribers of the tenant were told.
+    PresenceEnd = 0x39;
+    /// Asks an origin for its interest.
+    InterestPull = 0x3a;
+    /// Tells a broker that asked of interest.
+    InterestNews = 0x3b;
 }
 
 /// Whether a receiver passes over this kind when it does not know it.

@@ -9,8 +9,9 @@ use glocal_core::name::Class;
 use crate::control::{
     Ack, AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello,
     BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, Error, ForgetHandles, Goodbye, Hello, Interest,
-    InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, Memberless, NoMember, NoResponders,
-    Overflowed, Ping, Pong, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
+    InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey,
+    LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence, PresenceEnd, Probe,
+    ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -166,11 +167,30 @@ fn bundle_controls() -> Vec<(&'static str, Control)> {
     ]
 }
 
+/// One or two of every body of presence and interest.
+fn interest_controls() -> Vec<(&'static str, Control)> {
+    let sum = InterestSum { digest: u64::MAX, count: 2 };
+    let change =
+        InterestChange { add: true, filter: text("a.>"), classes: 0b1111, queue: some("workers"), observer: false };
+    let gone = InterestChange { add: false, classes: 1, queue: None, observer: true, ..change.clone() };
+    let news = InterestNews { stream: 9, number: 0, start: 1, changes: vec![change, gone], complete: Some(sum) };
+    vec![
+        ("presence", Presence { origin: 1, incarnation: 1_700_000_000_000, seq: 5, present: true }.into()),
+        ("presence-gone", Presence { origin: 1, incarnation: 8, seq: 6, present: false }.into()),
+        ("presence-end", PresenceEnd { told: 3 }.into()),
+        ("interest-pull", InterestPull { stream: 9, taken: 0, have: sum, end: false }.into()),
+        ("interest-pull-end", InterestPull { stream: 300, taken: 7, have: sum, end: true }.into()),
+        ("interest-news", news.into()),
+        ("interest-news-kept", InterestNews { stream: 9, number: 1, start: 2, changes: vec![], complete: None }.into()),
+    ]
+}
+
 /// A value of every control body.
 pub(crate) fn controls() -> Vec<(&'static str, Control)> {
     let mut all = native_controls();
     all.extend(bridge_controls());
     all.extend(bundle_controls());
+    all.extend(interest_controls());
     all
 }
 

@@ -90,8 +90,8 @@ async fn on_the_wire_there_is_not_a_byte_of_a_tenant_that_is_not_allowed() {
         for tenant in ["tenantA", "tenantB"] {
             far.lane(tenant, Class::Ctrl, &everything(tenant)).await;
         }
-        global.knows_filters("tenantA", 1).await;
-        global.knows_filters("tenantB", usize::from(carried)).await;
+        global.knows_present("tenantA", 1).await;
+        global.knows_present("tenantB", usize::from(carried)).await;
         let admin = fabric.client(global.at(), "admin").await;
         for tenant in ["tenantB", "tenantA"] {
             for _ in 0..MANY {

@@ -8,7 +8,7 @@ use glocal_client::Subscription;
 use glocal_core::limits::BRIDGE_REFUSALS_MAX;
 use glocal_core::name::Class;
 use glocal_node::edge_status::Failure;
-use glocal_wire::control::{AllowedSet, Control, Interest, InterestSync, Ping, Subscribe};
+use glocal_wire::control::{AllowedSet, Control, Ping, Presence, Subscribe};
 
 use crate::support::bridge::{Hostile, Opening, announce, bridge_hello, connect, everything, next, relay};
 use crate::support::fabric::{Fabric, Shape};
@@ -118,25 +118,22 @@ async fn attack_12_a_message_speaks_only_for_brokers_behind_its_edge() {
     let ctrl = hostile
         .lane("tenantA", Class::Ctrl, &announce(&[REGION_A, GLOBAL, "region-b/broker-b"], "tenantA", "region-a", "eve"))
         .await;
-    let interest = |origin| {
+    let presence = |origin| {
         let mut out = BytesMut::new();
-        let sync = |reset, last| InterestSync { origin, seq: 1, reset, last };
-        Control::from(sync(true, false)).encode_into(&mut out).unwrap();
-        let body =
-            Interest { origin, seq: 1, add: true, filter: ">".to_owned(), classes: 15, queue: None, observer: false };
-        Control::from(body).encode_into(&mut out).unwrap();
-        Control::from(sync(false, true)).encode_into(&mut out).unwrap();
+        Control::from(Presence { origin, incarnation: u64::MAX / 2, seq: 1, present: true })
+            .encode_into(&mut out)
+            .unwrap();
         out
     };
     for origin in [2, 3, 77] {
         let before = global.edge(EDGE).edge().refused.value();
-        hostile.data(ctrl, &interest(origin)).await;
+        hostile.data(ctrl, &presence(origin)).await;
         eventually("a record to be refused", || (global.edge(EDGE).edge().refused.value() > before).then_some(()))
             .await;
     }
-    global.knows_filters("tenantA", 0).await;
-    hostile.data(ctrl, &interest(1)).await;
-    global.knows_filters("tenantA", 1).await;
+    global.knows_present("tenantA", 0).await;
+    hostile.data(ctrl, &presence(1)).await;
+    global.knows_present("tenantA", 1).await;
     assert!(global.edge(EDGE).edge().is_up());
     hostile.data(lane, &relay(Class::Live, "mark", 9, 1, &[2], b"")).await;
     assert_eq!(subjects(&admin, &mut all, "mark").await, [""; 0], "nothing of it was delivered");

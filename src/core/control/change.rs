@@ -69,8 +69,9 @@ impl Control {
         }
         gone.into_iter().for_each(|origin| self.forget_origin(origin));
         let refused = self.reauthorize(policy);
-        for tenant in before.iter().filter(|t| self.tenants.by_id(t.id().as_str()).is_none()) {
-            self.states.remove(&tenant.key());
+        let tenants = Arc::clone(&self.tenants);
+        for tenant in before.iter().filter(|t| tenants.by_id(t.id().as_str()).is_none()) {
+            self.forget_tenant(tenant.key());
             self.outgoing.retain(|record| record.tenant != tenant.key());
             self.pending.insert(tenant.key(), tenant.table().emptied());
         }
@@ -97,7 +98,6 @@ impl Control {
         for tenant in &lost {
             state.finished.remove(tenant);
             state.awaited.remove(tenant);
-            state.unconfirmed.retain(|(of, _)| of != tenant);
         }
         for tenant in &come {
             state.finished.remove(tenant);
@@ -109,7 +109,6 @@ impl Control {
         if !(lost.is_empty() && come.is_empty()) {
             self.reroute();
         }
-        self.doubt_of(edge, &come);
         for tenant in to_tell {
             self.interrupt_of(edge, tenant);
             self.send_lists(edge, tenant, true);
@@ -207,9 +206,7 @@ impl Control {
                 table.add_local(record.filter.raw(), Arc::clone(&record.sub));
             }
             if record.advertised {
-                let wish = wish(&record.filter, &record.sub);
-                let change = self.states.entry(*tenant).or_default().local.add(wish);
-                self.tell(*tenant, change);
+                self.hold(*tenant, wish(&record.filter, &record.sub));
             }
         }
         record.scope = scope;

@@ -1,73 +1,148 @@
-//! The interest part of the control half: what brokers elsewhere want, told and learned record by record.
+//! The interest part of the control half: who has subscribers, told from neighbour to neighbour, and what they want, told
+//! to brokers that have a publisher of the tenant and ask.
+//!
+//! A tenant's view is in sync while all neighbours have told whom they know and every origin in reach has told its list.
+//! An origin whose list is not complete here is sent everything, and decides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Control, Outgoing, RecordError, TenantState};
-use crate::edge::{Edge, EdgeKey};
-use crate::interest::{Applied, Interest, Record, Remote};
-use crate::limits::INTEREST_FILTERS_MAX;
-use crate::routes::{BrokerIndex, Routes};
+use super::{Control, Outgoing, RecordError};
+use crate::count::Drop;
+use crate::edge::EdgeKey;
+use crate::interest::presence::{Heard, Presence, Record, View};
+use crate::interest::pulled::{Pulled, Taken};
+use crate::interest::stream::{News, Pull, Streams};
+use crate::interest::{Change, Interest, Local};
+use crate::limits::{INTEREST_FILTERS_MAX, INTEREST_PULLERS_MAX, PUBLISH_WAIT_MS, PUBLISHER_IDLE_MS};
+use crate::name::Class;
+use crate::routes::BrokerIndex;
 use crate::table::{RemoteInterest, Table};
 use crate::tenant::TenantKey;
+use crate::time::Time;
+
+/// What is said to another broker of a tenant's mesh, however far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// To an origin: what is wanted of it.
+    Pull(Pull),
+    /// To a broker that asked: what is wanted here.
+    News(News),
+}
+
+/// A message with its tenant and target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// The tenant at whose expense it travels.
+    pub tenant: TenantKey,
+    /// The broker it is for.
+    pub target: BrokerIndex,
+    /// What it says.
+    pub message: Message,
+}
+
+/// What is known of one tenant's interest.
+#[derive(Debug, Default)]
+pub(super) struct TenantState {
+    local: Local,
+    /// Advertised subscriptions here.
+    holders: usize,
+    /// The number of what was said of this broker last.
+    seq: u64,
+    view: View,
+    streams: Streams,
+    following: Option<Following>,
+}
+
+/// The interest of others, while there is a publisher here.
+#[derive(Debug)]
+struct Following {
+    since: Time,
+    publishers: BTreeSet<u64>,
+    /// When the last publisher went.
+    idle: Time,
+    origins: BTreeMap<BrokerIndex, Followed>,
+}
+
+#[derive(Debug, Default)]
+struct Followed {
+    pulled: Pulled,
+    in_reach: bool,
+}
 
 impl Control {
-    /// Tells one record of this broker's own to every edge that allows the tenant.
-    pub(super) fn tell(&mut self, tenant: TenantKey, record: Option<Record>) {
-        if let Some(record) = record {
-            self.flood(tenant, self.own, self.incarnation, &[record], None);
+    /// One more subscription that others may know of.
+    pub(super) fn hold(&mut self, tenant: TenantKey, interest: Interest) {
+        let state = self.states.entry(tenant).or_default();
+        state.holders += 1;
+        let first = state.holders == 1;
+        let change = state.local.add(interest);
+        self.changed(tenant, change, first);
+    }
+
+    /// One subscription less.
+    pub(super) fn release(&mut self, tenant: TenantKey, interest: Interest) {
+        let Some(state) = self.states.get_mut(&tenant) else { return };
+        state.holders = state.holders.saturating_sub(1);
+        let last = state.holders == 0;
+        let change = state.local.remove(interest);
+        self.changed(tenant, change, last);
+    }
+
+    fn changed(&mut self, tenant: TenantKey, change: Option<Change>, flips: bool) {
+        let Some(state) = self.states.get_mut(&tenant) else { return };
+        if let Some(change) = change {
+            state.streams.changed(change);
+            self.busy.insert(tenant);
+        }
+        if flips {
+            state.seq += 1;
+            let presence = Presence { incarnation: self.incarnation, seq: state.seq, present: state.holders > 0 };
+            self.flood(tenant, self.own, presence, None);
         }
     }
 
-    fn flood(
-        &mut self,
-        tenant: TenantKey,
-        origin: BrokerIndex,
-        incarnation: u64,
-        records: &[Record],
-        from: Option<EdgeKey>,
-    ) {
-        // The origin itself is never told, nor whoever stands between it and this broker, over whichever edge.
-        let routes = self.routes(tenant);
-        let may_tell = |edge: &Edge| routes.may_tell(edge.key(), origin) && edge.may_send(tenant);
-        let targets = self.edges.values().filter(|e| e.up && Some(e.edge.key()) != from && may_tell(&e.edge));
-        for edge in targets.map(|e| e.edge.key()) {
-            self.outgoing.extend(records.iter().map(|record| Outgoing {
-                edge,
-                tenant,
-                origin,
-                incarnation,
-                record: record.clone(),
-            }));
+    /// Tells what is known of one broker to every edge that allows the tenant, but the one it came by.
+    fn flood(&mut self, tenant: TenantKey, origin: BrokerIndex, presence: Presence, from: Option<EdgeKey>) {
+        let edges = self.edges.values().filter(|e| e.up && Some(e.edge.key()) != from && e.edge.may_send(tenant));
+        let edges: Vec<EdgeKey> = edges.map(|e| e.edge.key()).collect();
+        for edge in edges {
+            self.say(edge, tenant, origin, presence);
         }
     }
 
-    /// Sends everything known of `tenant` over `edge`, this broker's own list last. Nothing is sent when nothing is known,
-    /// unless the peer waits for it.
+    /// Tells what is known of one broker over one edge, unless it can only be beyond that edge: whoever is there knows
+    /// better, and does not believe it.
+    fn say(&mut self, edge: EdgeKey, tenant: TenantKey, origin: BrokerIndex, presence: Presence) {
+        if origin == self.own || self.routes(tenant).may_tell(edge, origin) {
+            let record = Record::Presence { seq: presence.seq, present: presence.present };
+            self.outgoing.push(Outgoing { edge, tenant, origin, incarnation: presence.incarnation, record });
+        }
+    }
+
+    /// Sends over `edge` whom is known to have subscribers of `tenant`. Nothing is sent when nobody is known of, unless the
+    /// peer waits for it.
     pub(super) fn send_lists(&mut self, edge: EdgeKey, tenant: TenantKey, awaited: bool) -> bool {
-        let routes = self.routes(tenant);
-        let peer = self.edges.get(&edge).and_then(|state| self.brokers.index(state.edge.peer()));
-        let untouched = TenantState::default();
-        let state = self.states.get(&tenant).unwrap_or(&untouched);
-        let remotes = state.remote.iter().filter(|(origin, remote)| {
-            // Brokers out of reach are told of, too: they may come back without anything new to say.
-            let is_ahead = Some(**origin) == peer || !routes.may_tell(edge, **origin);
-            !remote.is_untouched() && !is_ahead
+        let state = self.states.get(&tenant);
+        let own = state.filter(|state| state.seq > 0).map(|state| {
+            let (incarnation, seq, present) = (self.incarnation, state.seq, state.holders > 0);
+            (self.own, Presence { incarnation, seq, present })
         });
-        let mut lists: Vec<_> =
-            remotes.map(|(origin, remote)| (*origin, remote.incarnation(), remote.sync())).collect();
-        if !awaited && lists.is_empty() && state.local.is_untouched() {
+        let known: Vec<_> = state.into_iter().flat_map(|state| state.view.iter()).chain(own).collect();
+        if known.is_empty() && !awaited {
             return false;
         }
-        lists.push((self.own, self.incarnation, state.local.sync()));
-        self.outgoing.extend(lists.into_iter().flat_map(|(origin, incarnation, records)| {
-            records.into_iter().map(move |record| Outgoing { edge, tenant, origin, incarnation, record })
-        }));
+        let before = self.outgoing.len();
+        for (origin, presence) in known {
+            self.say(edge, tenant, origin, presence);
+        }
+        let record = Record::End { told: u32::try_from(self.outgoing.len() - before).unwrap_or(u32::MAX) };
+        self.outgoing.push(Outgoing { edge, tenant, origin: self.own, incarnation: self.incarnation, record });
         true
     }
 
-    /// Sends the full lists of `tenant` over `edge` again, after records were lost on the way out.
+    /// Sends the full list of `tenant` over `edge` again, after records were lost on the way out.
     pub fn resend(&mut self, edge: EdgeKey, tenant: TenantKey) {
-        self.send_lists(edge, tenant, false);
+        self.send_lists(edge, tenant, true);
     }
 
     /// The peer of `edge` has said how many tenants' full lists it sends.
@@ -75,57 +150,40 @@ impl Control {
         if let Some(state) = self.edges.get_mut(&edge) {
             state.expected = Some(lists);
         }
-        self.forget_unconfirmed(edge);
         self.refresh_sync();
     }
 
-    /// Whatever brokers reached over the edge told before this bridge is to be told again; the peer may have restarted
-    /// and not know it any more, or know better. Of brokers reached over other edges the peer need not tell.
-    pub(super) fn doubt(&mut self, edge: EdgeKey) {
-        let tenants: Vec<_> = self.states.keys().copied().collect();
-        self.doubt_of(edge, &tenants);
-    }
-
-    /// As [`Self::doubt`], for these tenants.
-    pub(super) fn doubt_of(&mut self, edge: EdgeKey, tenants: &[TenantKey]) {
-        let mut doubted = BTreeSet::new();
-        for tenant in tenants {
-            let routes = self.routes(*tenant);
-            let remotes = self.states.get(tenant).into_iter().flat_map(|state| &state.remote);
-            let told = remotes.filter(|(origin, remote)| !remote.is_untouched() && is_of(&routes, edge, **origin));
-            doubted.extend(told.map(|(origin, _)| (*tenant, *origin)));
-        }
-        if let Some(state) = self.edges.get_mut(&edge) {
-            state.unconfirmed.extend(doubted);
-        }
-    }
-
-    /// Forgets what the peer did not tell again, tenant by tenant as its lists are complete.
-    fn forget_unconfirmed(&mut self, edge: EdgeKey) {
-        let Some(state) = self.edges.get_mut(&edge) else { return };
-        let doubted = std::mem::take(&mut state.unconfirmed);
-        let (gone, kept): (BTreeSet<_>, _) = doubted.into_iter().partition(|(tenant, _)| state.in_sync(*tenant));
-        state.unconfirmed = kept;
-        for (tenant, origin) in gone {
-            let remote = self.states.get_mut(&tenant).and_then(|s| s.remote.get_mut(&origin));
-            if let Some(applied) = remote.map(Remote::forget) {
-                self.apply(tenant, origin, 0, applied, Some(edge));
-            }
-        }
-    }
-
-    /// Drops what was on its way over a bridge that has ended, in either direction.
+    /// Drops what was to be told over a bridge that has ended.
     pub(super) fn interrupt(&mut self, edge: EdgeKey) {
         self.outgoing.retain(|record| record.edge != edge);
-        let remotes = self.states.values_mut().flat_map(|state| state.remote.values_mut());
-        remotes.for_each(|remote| remote.interrupt(edge));
     }
 
     /// As [`Self::interrupt`], for one tenant that the edge does not carry any more.
     pub(super) fn interrupt_of(&mut self, edge: EdgeKey, tenant: TenantKey) {
         self.outgoing.retain(|record| record.edge != edge || record.tenant != tenant);
-        let remotes = self.states.get_mut(&tenant).into_iter().flat_map(|state| state.remote.values_mut());
-        remotes.for_each(|remote| remote.interrupt(edge));
+    }
+
+    /// Forgets a broker that has left the bundle. Nobody is told: everybody gets the same bundle.
+    pub(super) fn forget_origin(&mut self, origin: BrokerIndex) {
+        self.noted.remove(&origin);
+        let tenants: Vec<_> = self.states.keys().copied().collect();
+        for tenant in tenants {
+            let Some(state) = self.states.get_mut(&tenant) else { continue };
+            state.streams.forget(origin);
+            if state.view.forget(origin) {
+                self.refresh(tenant);
+            }
+        }
+    }
+
+    /// Forgets what others want of a tenant that has left the bundle. It may come back in the same life: then this broker
+    /// goes on counting what it says.
+    pub(super) fn forget_tenant(&mut self, tenant: TenantKey) {
+        let Some(state) = self.states.get_mut(&tenant) else { return };
+        *state = TenantState { seq: state.seq, ..TenantState::default() };
+        for tenants in self.publishing.values_mut() {
+            tenants.remove(&tenant);
+        }
     }
 
     /// Takes a record that came over `edge` in a lane of `tenant`.
@@ -144,107 +202,340 @@ impl Control {
         if !state.edge.may_receive(tenant) {
             return Err(RecordError::Tenant);
         }
-        let peer = self.brokers.index(state.edge.peer());
-        let routes = self.routes(tenant);
-        if origin == self.own || !routes.is_behind(edge, origin) {
+        if origin == self.own || !self.routes(tenant).is_behind(edge, origin) {
             return Err(RecordError::Origin);
         }
-        if record == Record::Forget && !is_of(&routes, edge, origin) {
-            // The peer has lost sight of a broker that this one reaches without it.
-            return Ok(());
-        }
-        let finished = matches!(record, Record::SyncEnd { .. }) && Some(origin) == peer;
-        let remote = self.states.entry(tenant).or_default().remote.entry(origin).or_default();
-        let applied = remote.apply(incarnation, edge, record, INTEREST_FILTERS_MAX);
-        self.apply(tenant, origin, incarnation, applied, Some(edge));
-        if let Some(state) = self.edges.get_mut(&edge) {
-            state.unconfirmed.remove(&(tenant, origin));
-            if finished {
-                state.finished.insert(tenant);
-                state.awaited.remove(&tenant);
-                self.forget_unconfirmed(edge);
+        match record {
+            Record::Presence { seq, present } => {
+                let told = Presence { incarnation, seq, present };
+                self.presence(edge, tenant, origin, told);
+            }
+            Record::End { .. } => {
+                if let Some(state) = self.edges.get_mut(&edge) {
+                    state.finished.insert(tenant);
+                    state.awaited.remove(&tenant);
+                }
                 self.refresh_sync();
             }
         }
         Ok(())
     }
 
-    fn apply(
+    fn presence(&mut self, edge: EdgeKey, tenant: TenantKey, origin: BrokerIndex, told: Presence) {
+        if self.noted.get(&origin).is_some_and(|life| told.incarnation < *life) {
+            return;
+        }
+        let view = &mut self.states.entry(tenant).or_default().view;
+        let before = view.of(origin);
+        match view.hear(origin, told) {
+            Heard::News => {
+                self.flood(tenant, origin, told, Some(edge));
+                self.moved(tenant, origin, before, told);
+            }
+            Heard::Repeat => {}
+            Heard::Stale(known) => self.say(edge, tenant, origin, known),
+        }
+    }
+
+    /// A broker lives as `incarnation`: what was heard of an older life is void. Everybody learns it in the same way.
+    pub(super) fn reborn(&mut self, origin: BrokerIndex, incarnation: u64) {
+        let noted = self.noted.entry(origin).or_default();
+        if incarnation <= *noted {
+            return;
+        }
+        *noted = incarnation;
+        let tenants: Vec<_> = self.states.keys().copied().collect();
+        tenants.into_iter().for_each(|tenant| self.reborn_in(tenant, origin, incarnation));
+    }
+
+    /// Takes note of the lives that are told with the topology.
+    pub(super) fn note_lives(&mut self) {
+        let lives: Vec<_> = self.topology.incarnations().collect();
+        lives.into_iter().for_each(|(broker, life)| self.reborn(broker, life));
+    }
+
+    /// As [`Self::reborn`], for one tenant: what is said in its lanes means nothing to others.
+    fn reborn_in(&mut self, tenant: TenantKey, origin: BrokerIndex, incarnation: u64) {
+        let Some(view) = self.states.get_mut(&tenant).map(|state| &mut state.view) else { return };
+        let before = view.of(origin);
+        if let Some(now) = view.reborn(origin, incarnation) {
+            self.moved(tenant, origin, before, now);
+        }
+    }
+
+    /// What a broker says of itself has changed.
+    fn moved(&mut self, tenant: TenantKey, origin: BrokerIndex, before: Option<Presence>, now: Presence) {
+        let is_other_life = before.is_some_and(|before| before.incarnation < now.incarnation);
+        if is_other_life && let Some(followed) = self.followed(tenant, origin) {
+            let removed = followed.pulled.clear();
+            self.change_table(tenant, origin, removed);
+        }
+        self.refresh(tenant);
+    }
+
+    fn followed(&mut self, tenant: TenantKey, origin: BrokerIndex) -> Option<&mut Followed> {
+        self.states.get_mut(&tenant)?.following.as_mut()?.origins.get_mut(&origin)
+    }
+
+    /// A session here is about to publish for `tenant`, and may until it is closed.
+    pub fn publish_from(&mut self, session: u64, tenant: TenantKey) {
+        let now = self.now;
+        let state = self.states.entry(tenant).or_default();
+        let make = || Following { since: now, publishers: BTreeSet::new(), idle: now, origins: BTreeMap::new() };
+        let is_new = state.following.is_none();
+        state.following.get_or_insert_with(make).publishers.insert(session);
+        self.publishing.entry(session).or_default().insert(tenant);
+        if is_new {
+            self.refresh(tenant);
+        }
+    }
+
+    /// Whether who publishes for `tenant` need not wait: what brokers in reach want is known, or was waited for long
+    /// enough. Nobody waits for edges that are down.
+    #[must_use]
+    pub fn is_ready(&self, tenant: TenantKey) -> bool {
+        let following = self.states.get(&tenant).and_then(|state| state.following.as_ref());
+        following.is_none_or(|f| self.now >= f.since.plus_millis(PUBLISH_WAIT_MS)) || self.is_told(tenant)
+    }
+
+    /// A session has ended.
+    pub(super) fn publish_no_more(&mut self, session: u64) {
+        for tenant in self.publishing.remove(&session).unwrap_or_default() {
+            if let Some(following) = self.states.get_mut(&tenant).and_then(|state| state.following.as_mut()) {
+                following.publishers.remove(&session);
+                following.idle = self.now;
+            }
+        }
+    }
+
+    /// Another broker, in its life `incarnation`, asks for what is wanted here.
+    ///
+    /// # Errors
+    /// [`RecordError::Origin`] when it names this broker, [`RecordError::Full`] when too many have asked already.
+    pub fn pull(
         &mut self,
         tenant: TenantKey,
-        origin: BrokerIndex,
+        puller: BrokerIndex,
         incarnation: u64,
-        applied: Applied,
-        from: Option<EdgeKey>,
-    ) {
-        let of = |interest: &Interest| RemoteInterest {
-            broker: origin,
-            queue: interest.queue.clone(),
-            classes: interest.classes,
-            observer: interest.observer,
-        };
-        let changed = !(applied.added.is_empty() && applied.removed.is_empty());
-        if let Some(table) = changed.then(|| self.table(tenant)).flatten() {
-            // A new life may take away and bring the same filter at once.
-            applied.removed.iter().for_each(|i| table.remove_remote(&i.filter, &of(i)));
-            applied.added.iter().for_each(|i| table.add_remote(&i.filter, &of(i)));
+        pull: Pull,
+    ) -> Result<(), RecordError> {
+        if puller == self.own {
+            return Err(RecordError::Origin);
         }
-        if !applied.forward.is_empty() {
-            self.flood(tenant, origin, incarnation, &applied.forward, from);
+        self.reborn_in(tenant, puller, incarnation);
+        let now = self.now;
+        let state = self.states.entry(tenant).or_default();
+        if !state.streams.pull(puller, pull, &state.local, now, INTEREST_PULLERS_MAX) {
+            self.count_drop(tenant, Class::Ctrl, Drop::Interest);
+            return Err(RecordError::Full);
+        }
+        self.busy.insert(tenant);
+        Ok(())
+    }
+
+    /// An origin in its life `incarnation` tells what is wanted there. What was not asked for changes nothing.
+    pub fn news(&mut self, tenant: TenantKey, origin: BrokerIndex, incarnation: u64, news: News) {
+        let now = self.now;
+        let known = self.states.get(&tenant).and_then(|state| state.view.of(origin));
+        if known.is_some_and(|known| known.incarnation > incarnation) {
+            return;
+        }
+        self.reborn_in(tenant, origin, incarnation);
+        let Some(followed) = self.followed(tenant, origin) else { return };
+        let was_complete = followed.pulled.is_complete();
+        let taken = followed.pulled.take(news, now, INTEREST_FILTERS_MAX);
+        let is_complete = followed.pulled.is_complete();
+        let Taken { changes, answer, overfull, .. } = taken;
+        self.change_table(tenant, origin, changes);
+        if overfull {
+            self.count_drop(tenant, Class::Ctrl, Drop::Interest);
+        }
+        self.letters.extend(answer.map(|pull| Letter { tenant, target: origin, message: Message::Pull(pull) }));
+        if was_complete != is_complete {
+            self.refresh(tenant);
         }
     }
 
-    /// Forgets a broker that has left the bundle. Nobody is told: everybody gets the same bundle.
-    pub(super) fn forget_origin(&mut self, origin: BrokerIndex) {
-        let tenants: Vec<_> = self.states.keys().copied().collect();
+    fn change_table(&mut self, tenant: TenantKey, origin: BrokerIndex, changes: Vec<Change>) {
+        if changes.is_empty() {
+            return;
+        }
+        let Some(table) = self.table(tenant) else { return };
+        for Change { add, interest } in changes {
+            let Interest { filter, classes, queue, observer } = interest;
+            let of = RemoteInterest { broker: origin, queue, classes, observer };
+            if add { table.add_remote(&filter, &of) } else { table.remove_remote(&filter, &of) }
+        }
+    }
+
+    /// Brings what is followed, and what the table says of it, in line with who is present.
+    fn refresh(&mut self, tenant: TenantKey) {
+        let routes = self.routes(tenant);
+        let Some(state) = self.states.get_mut(&tenant) else { return };
+        let present: BTreeSet<BrokerIndex> = state.view.present().collect();
+        let mut gone = Vec::new();
+        let mut unsynced: Vec<BrokerIndex> = present.iter().copied().collect();
+        if let Some(following) = &mut state.following {
+            for (origin, followed) in following.origins.iter_mut().filter(|(origin, _)| !present.contains(*origin)) {
+                gone.push((*origin, followed.pulled.clear()));
+            }
+            following.origins.retain(|origin, _| present.contains(origin));
+            for origin in &present {
+                following.origins.entry(*origin).or_insert_with(|| {
+                    let in_reach = routes.hop(*origin).is_some();
+                    Followed { pulled: Pulled::default(), in_reach }
+                });
+            }
+            self.curious.insert(tenant);
+            unsynced.retain(|origin| following.origins.get(origin).is_none_or(|f| !f.pulled.is_complete()));
+        }
+        for (origin, removed) in gone {
+            self.change_table(tenant, origin, removed);
+        }
+        let in_sync = self.in_sync(tenant);
+        let fits = |table: &Table| table.unsynced() == unsynced && table.in_sync() == in_sync;
+        let pending = self.pending.get(&tenant).map(&fits);
+        let published = || self.tenants.by_key(tenant).is_some_and(|t| fits(&t.table()));
+        if !pending.unwrap_or_else(published)
+            && let Some(table) = self.table(tenant)
+        {
+            table.set_unsynced(unsynced);
+            table.set_in_sync(in_sync);
+        }
+    }
+
+    /// The routes of `tenant` have changed: who was out of reach is asked whether anything was missed.
+    pub(super) fn rerouted(&mut self, tenant: TenantKey) {
+        let routes = self.routes(tenant);
+        let Some(following) = self.states.get_mut(&tenant).and_then(|state| state.following.as_mut()) else { return };
+        for (origin, followed) in &mut following.origins {
+            let in_reach = routes.hop(*origin).is_some();
+            if in_reach && !followed.in_reach {
+                followed.pulled.doubt();
+            }
+            followed.in_reach = in_reach;
+        }
+        self.refresh(tenant);
+    }
+
+    /// Asks the origins of `tenant` in reach for what is due.
+    fn ask(&mut self, tenant: TenantKey) {
+        let (now, next, letters) = (self.now, &mut self.next_stream, &mut self.letters);
+        let Some(following) = self.states.get_mut(&tenant).and_then(|state| state.following.as_mut()) else { return };
+        let mut doubted = false;
+        for (origin, followed) in following.origins.iter_mut().filter(|(_, followed)| followed.in_reach) {
+            let was_complete = followed.pulled.is_complete();
+            let pull = if followed.pulled.is_due(now) {
+                *next += 1;
+                Some(followed.pulled.ask(*next, now))
+            } else {
+                followed.pulled.tick(now)
+            };
+            doubted |= was_complete && !followed.pulled.is_complete();
+            letters.extend(pull.map(|pull| Letter { tenant, target: *origin, message: Message::Pull(pull) }));
+        }
+        if doubted {
+            self.refresh(tenant);
+        }
+    }
+
+    /// Moves the clock on.
+    pub fn at(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// Moves the clock on, and does what is due.
+    pub fn tick(&mut self, now: Time) {
+        self.at(now);
+        let tenants: Vec<TenantKey> = self.states.keys().copied().collect();
         for tenant in tenants {
-            let remote = self.states.get_mut(&tenant).and_then(|state| state.remote.remove(&origin));
-            if let Some(mut remote) = remote {
-                let applied = Applied { forward: Vec::new(), ..remote.forget() };
-                self.apply(tenant, origin, 0, applied, None);
+            self.ask(tenant);
+            let Some(state) = self.states.get_mut(&tenant) else { continue };
+            if !state.streams.is_empty() {
+                state.streams.tick(now);
+                self.busy.insert(tenant);
+            }
+            let is_idle = |f: &Following| f.publishers.is_empty() && now >= f.idle.plus_millis(PUBLISHER_IDLE_MS);
+            if state.following.as_ref().is_some_and(is_idle) {
+                self.follow_no_more(tenant);
             }
         }
     }
 
-    pub(super) fn reborn(&mut self, origin: BrokerIndex, incarnation: u64, from: EdgeKey) {
-        let tenants: Vec<_> = self.states.keys().copied().collect();
-        for tenant in tenants {
-            let remote = self.states.get_mut(&tenant).and_then(|s| s.remote.get_mut(&origin));
-            if let Some(applied) = remote.map(|r| r.reborn(incarnation)) {
-                self.apply(tenant, origin, incarnation, applied, Some(from));
-            }
+    fn follow_no_more(&mut self, tenant: TenantKey) {
+        let Some(following) = self.states.get_mut(&tenant).and_then(|state| state.following.take()) else { return };
+        for (origin, mut followed) in following.origins {
+            let end = followed.pulled.end().filter(|_| followed.in_reach);
+            self.letters.extend(end.map(|pull| Letter { tenant, target: origin, message: Message::Pull(pull) }));
+            let removed = followed.pulled.clear();
+            self.change_table(tenant, origin, removed);
         }
+        self.refresh(tenant);
     }
 
-    /// Filters told by other brokers for `tenant`.
+    /// What is to be said to brokers of the mesh, once the tables are published.
+    pub fn letters(&mut self) -> Vec<Letter> {
+        for tenant in std::mem::take(&mut self.curious) {
+            self.ask(tenant);
+        }
+        for tenant in std::mem::take(&mut self.busy) {
+            let Some(state) = self.states.get_mut(&tenant) else { continue };
+            let news = state.streams.send(&state.local, self.now).into_iter();
+            let letter = |(target, news)| Letter { tenant, target, message: Message::News(news) };
+            self.letters.extend(news.map(letter));
+        }
+        std::mem::take(&mut self.letters)
+    }
+
+    /// Filters of other brokers that are held for `tenant`.
     #[must_use]
     pub fn remote_filters(&self, tenant: TenantKey) -> usize {
-        self.states.get(&tenant).map_or(0, |s| s.remote.values().map(Remote::len).sum())
+        let following = self.states.get(&tenant).and_then(|state| state.following.as_ref());
+        following.map_or(0, |f| f.origins.values().map(|followed| followed.pulled.list().len()).sum())
+    }
+
+    /// The other brokers known to have subscribers of `tenant`, in order.
+    #[must_use]
+    pub fn present(&self, tenant: TenantKey) -> Vec<BrokerIndex> {
+        self.states.get(&tenant).map(|state| state.view.present().collect()).unwrap_or_default()
+    }
+
+    /// How many brokers follow the interest of `tenant` here.
+    #[must_use]
+    pub fn pullers(&self, tenant: TenantKey) -> usize {
+        self.states.get(&tenant).map_or(0, |state| state.streams.len())
+    }
+
+    /// Whether the interest of others in `tenant` is followed, since somebody publishes here.
+    #[must_use]
+    pub fn is_following(&self, tenant: TenantKey) -> bool {
+        self.states.get(&tenant).is_some_and(|state| state.following.is_some())
+    }
+
+    /// Whether everything that was asked is answered, and everything told was taken.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let follows = |f: &Following| f.origins.values().all(|o| !o.in_reach || o.pulled.is_quiet());
+        let is_quiet = |s: &TenantState| s.streams.is_quiet() && s.following.as_ref().is_none_or(follows);
+        self.letters.is_empty() && self.states.values().all(is_quiet)
     }
 
     pub(super) fn refresh_sync(&mut self) {
-        let keys: Vec<_> = self.tenants.iter().map(|t| t.key()).collect();
-        for key in keys {
-            let in_sync = self.in_sync(key);
-            let current = self.pending.get(&key).map(Table::in_sync);
-            let current = current.or_else(|| self.tenants.by_key(key).map(|t| t.table().in_sync()));
-            if current != Some(in_sync)
-                && let Some(table) = self.table(key)
-            {
-                table.set_in_sync(in_sync);
-            }
+        let followed = self.states.iter().filter(|(_, state)| state.following.is_some());
+        let tenants: Vec<TenantKey> = followed.map(|(tenant, _)| *tenant).collect();
+        for tenant in tenants {
+            self.refresh(tenant);
         }
     }
 
     pub(super) fn in_sync(&self, tenant: TenantKey) -> bool {
-        self.edges.values().all(|state| match state.up {
-            true => !state.edge.may_receive(tenant) || state.in_sync(tenant),
-            false => self.settled,
-        })
+        self.is_told(tenant) && (self.settled || self.edges.values().all(|state| state.up))
     }
-}
 
-/// Whether what is known of `origin` came, or can only come, over `edge`.
-fn is_of(routes: &Routes, edge: EdgeKey, origin: BrokerIndex) -> bool {
-    routes.leads_over(edge, origin) || (routes.is_behind(edge, origin) && !routes.may_tell(edge, origin))
+    /// Whether all who can be reached now have told all they know.
+    fn is_told(&self, tenant: TenantKey) -> bool {
+        let following = self.states.get(&tenant).and_then(|state| state.following.as_ref());
+        let heard = self.edges.values().all(|e| !e.up || !e.edge.may_receive(tenant) || e.in_sync(tenant));
+        heard && following.is_some_and(|f| f.origins.values().all(|o| !o.in_reach || o.pulled.is_complete()))
+    }
 }

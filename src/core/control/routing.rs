@@ -46,6 +46,7 @@ impl Control {
         if !self.topology.take_changed() {
             return;
         }
+        self.note_lives();
         let lives = self.lives();
         for mut group in std::mem::take(&mut self.groups) {
             let routes = self.routes_over(&group.allowed, &group.own, &group.behind, &lives);
@@ -63,6 +64,7 @@ impl Control {
     /// went, or carries others than before.
     pub(super) fn reroute(&mut self) {
         self.topology.take_changed();
+        self.note_lives();
         let lives = self.lives();
         let mut tenants: BTreeMap<(BTreeSet<Label>, BTreeSet<EdgeKey>), Vec<TenantKey>> = BTreeMap::new();
         for tenant in self.tenants.iter() {
@@ -94,6 +96,7 @@ impl Control {
             && let Some(table) = self.table(tenant)
         {
             table.set_routes(Arc::clone(routes));
+            self.rerouted(tenant);
         }
     }
 

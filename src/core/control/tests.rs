@@ -6,6 +6,7 @@ use super::*;
 use crate::bundle::{EdgeEntry, NodeEntry, Section};
 use crate::identity::{Fingerprint, KeyId, LeafName, Principal, Role};
 use crate::inbox::Inbox;
+use crate::limits::{INTEREST_LEASE_MS, INTEREST_RETRY_MS, PUBLISH_WAIT_MS, PUBLISHER_IDLE_MS};
 use crate::name::{Destination, RawName, TenantId};
 use crate::policy::Policy;
 use crate::sched::{ClassConfig, SessionLanes};
@@ -29,6 +30,10 @@ struct World {
     edges: Vec<Vec<Arc<Edge>>>,
     sessions: u64,
     crossed: Vec<(usize, String)>,
+    letters: usize,
+    now: Time,
+    /// Pairs of brokers between which messages are lost.
+    cut: Vec<(usize, usize)>,
 }
 
 fn head(layout: &[(&str, usize, usize)]) -> Head {
@@ -51,6 +56,12 @@ fn section(tenant: &str, edges: &[&str]) -> Arc<Section> {
     Arc::new(section)
 }
 
+/// A broker with a publisher of every tenant.
+fn followed(mut control: Control) -> Control {
+    (0..3).for_each(|tenant| control.publish_from(7, TenantKey(tenant)));
+    control
+}
+
 impl World {
     /// Global in the middle; tenantA on both edges, tenantB on b-global only.
     fn new() -> Self {
@@ -59,7 +70,17 @@ impl World {
 
     fn of(layout: &'static [(&'static str, usize, usize)]) -> Self {
         let (nodes, tenants, edges, crossed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut world = Self { layout, nodes, tenants, edges, sessions: 0, crossed };
+        let mut world = Self {
+            layout,
+            nodes,
+            tenants,
+            edges,
+            sessions: 0,
+            crossed,
+            letters: 0,
+            now: Time::default(),
+            cut: Vec::new(),
+        };
         for (i, node) in NODES.iter().enumerate() {
             let tenants = Arc::new(Tenants::new([
                 section("tenantA", &["a-global", "a-global-2", "b-global", "a-c", "b-c"]),
@@ -76,8 +97,9 @@ impl World {
                 })
                 .collect();
             let own = NodeId::parse(node).unwrap();
-            let toy = Toy::boxed(&own, 1);
-            world.nodes.push(Control::new(&own, 1, &head(layout), Arc::clone(&tenants), edges.clone(), toy).unwrap());
+            let control =
+                Control::new(&own, 1, &head(layout), Arc::clone(&tenants), edges.clone(), Toy::boxed(&own, 1)).unwrap();
+            world.nodes.push(followed(control));
             world.tenants.push(tenants);
             world.edges.push(edges);
         }
@@ -113,12 +135,20 @@ impl World {
 
     fn run(&mut self) {
         let mut queue: VecDeque<(usize, Outgoing)> = VecDeque::new();
+        let mut letters: VecDeque<(usize, Letter)> = VecDeque::new();
         loop {
             self.tell_link_state();
             for (i, node) in self.nodes.iter_mut().enumerate() {
                 queue.extend(node.commit().into_iter().map(|out| (i, out)));
+                letters.extend(node.letters().into_iter().map(|letter| (i, letter)));
             }
-            let Some((from, out)) = queue.pop_front() else { return };
+            let Some((from, out)) = queue.pop_front() else {
+                match letters.pop_front() {
+                    Some((from, letter)) => self.carry(from, letter),
+                    None => return,
+                }
+                continue;
+            };
             let (_, a, b) = self.layout[out.edge.0 as usize];
             let to = if a == from { b } else { a };
             let tenant = self.tenants[from].by_key(out.tenant).unwrap().id().to_string();
@@ -142,6 +172,44 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Carries a message from broker to broker, where there is a way.
+    fn carry(&mut self, from: usize, letter: Letter) {
+        let tenant = self.tenants[from].by_key(letter.tenant).unwrap();
+        let to = letter.target.0 as usize;
+        if tenant.table().routes().hop(letter.target).is_none() || self.cut.contains(&(from, to)) {
+            return;
+        }
+        self.letters += 1;
+        let (origin, life) = (self.nodes[from].own, self.nodes[from].incarnation());
+        match letter.message {
+            Message::Pull(pull) => self.nodes[to].pull(letter.tenant, origin, life, pull).unwrap(),
+            Message::News(news) => self.nodes[to].news(letter.tenant, origin, life, news),
+        }
+    }
+
+    /// Lets time pass.
+    fn pass(&mut self, millis: u64) {
+        self.now = self.now.plus_millis(millis);
+        for node in &mut self.nodes {
+            node.tick(self.now);
+        }
+        self.run();
+    }
+
+    /// A broker dies and lives again, with its bridges down.
+    fn restart(&mut self, node: usize, life: u64) {
+        let own = NodeId::parse(NODES[node]).unwrap();
+        let edges = self.edges[node].clone();
+        let tenants = Arc::clone(&self.tenants[node]);
+        tenants.iter().for_each(|tenant| tenant.publish(Table::default()));
+        self.nodes[node] =
+            followed(Control::new(&own, life, &head(self.layout), tenants, edges, Toy::boxed(&own, life)).unwrap());
+    }
+
+    fn key(&self, tenant: &str) -> TenantKey {
+        self.tenants[0].by_id(tenant).unwrap().key()
     }
 
     fn session(&mut self, node: usize, tenant: &str, role: Role) -> Arc<SessionPort> {
@@ -245,14 +313,14 @@ fn records_from_where_an_origin_cannot_be_are_refused() {
     world.up(1);
     let key = |t: &str| world.tenants[0].by_id(t).unwrap().key();
     let (a, b) = (key("tenantA"), key("tenantB"));
-    let record = Record::SyncStart { seq: 1 };
+    let record = Record::Presence { seq: 1, present: true };
     let own = world.nodes[1].brokers().own().unwrap();
     let far = world.nodes[1].brokers().index(&NodeId::parse(NODES[2]).unwrap()).unwrap();
     let at = &mut world.nodes[1];
-    assert_eq!(at.record(EdgeKey(0), a, own, 1, record.clone()), Err(RecordError::Origin), "one's own name");
-    assert_eq!(at.record(EdgeKey(0), b, far, 1, record.clone()), Err(RecordError::Tenant));
-    assert_eq!(at.record(EdgeKey(9), a, far, 1, record.clone()), Err(RecordError::EdgeDown));
-    assert_eq!(at.record(EdgeKey(0), a, far, 1, record.clone()), Ok(()));
+    assert_eq!(at.record(EdgeKey(0), a, own, 1, record), Err(RecordError::Origin), "one's own name");
+    assert_eq!(at.record(EdgeKey(0), b, far, 1, record), Err(RecordError::Tenant));
+    assert_eq!(at.record(EdgeKey(9), a, far, 1, record), Err(RecordError::EdgeDown));
+    assert_eq!(at.record(EdgeKey(0), a, far, 1, record), Ok(()));
     let region_a = world.nodes[0].brokers().index(&NodeId::parse(NODES[1]).unwrap()).unwrap();
     let hub = &mut world.nodes[0];
     assert_eq!(hub.record(EdgeKey(1), a, region_a, 1, record), Err(RecordError::Origin), "not behind that edge");
@@ -267,10 +335,7 @@ fn a_restarted_neighbour_is_forgotten_and_learned_again() {
     world.subscribe(2, &b, 1, "x", None);
     assert_eq!(world.remote_targets(1, "tenantA", "x").len(), 1);
     world.down(1);
-    let own = NodeId::parse(NODES[2]).unwrap();
-    let edges = world.edges[2].clone();
-    world.nodes[2] =
-        Control::new(&own, 2, &head(&EDGES), Arc::clone(&world.tenants[2]), edges, Toy::boxed(&own, 2)).unwrap();
+    world.restart(2, 2);
     world.up(1);
     assert!(world.remote_targets(0, "tenantA", "x").is_empty(), "the new life has no subscriber");
     assert!(world.remote_targets(1, "tenantA", "x").is_empty(), "and everybody behind learns it");
@@ -356,29 +421,6 @@ fn in_a_ring_nobody_is_told_of_itself_and_an_edge_that_comes_back_costs_nothing(
     }
 }
 
-fn change(seq: u64, filter: &str) -> Record {
-    let filter = crate::name::RawFilter::parse(filter.as_bytes()).unwrap();
-    Record::Change {
-        seq,
-        add: true,
-        interest: Interest { filter, classes: crate::name::ClassSet::ALL, queue: None, observer: false },
-    }
-}
-
-#[test]
-fn a_new_life_that_wants_the_same_is_not_lost() {
-    let mut world = World::new();
-    world.up(0);
-    world.up(1);
-    let tenant = world.tenants[1].by_id("tenantA").unwrap().key();
-    let far = world.nodes[1].brokers().index(&NodeId::parse(NODES[2]).unwrap()).unwrap();
-    for life in [1, 2] {
-        world.nodes[1].record(EdgeKey(0), tenant, far, life, change(1, "x")).unwrap();
-        world.run();
-        assert_eq!(world.remote_targets(1, "tenantA", "x").len(), 1, "life {life}");
-    }
-}
-
 #[test]
 fn brokers_out_of_reach_are_told_of_and_found_when_they_are_back() {
     let mut world = World::new();
@@ -389,12 +431,7 @@ fn brokers_out_of_reach_are_told_of_and_found_when_they_are_back() {
     world.down(1);
     world.down(0);
     // Region-a restarts while region-b cannot be reached.
-    let own = NodeId::parse(NODES[1]).unwrap();
-    let edges = world.edges[1].clone();
-    world.nodes[1] =
-        Control::new(&own, 2, &head(&EDGES), Arc::clone(&world.tenants[1]), edges, Toy::boxed(&own, 2)).unwrap();
-    let tenant = world.tenants[1].by_id("tenantA").unwrap();
-    tenant.publish(crate::table::Table::default());
+    world.restart(1, 2);
     world.up(0);
     world.up(1);
     assert_eq!(world.remote_targets(1, "tenantA", "x").len(), 1);
@@ -411,15 +448,10 @@ fn what_a_restarted_neighbour_does_not_tell_again_is_forgotten_by_all() {
     world.down(0);
     world.down(1);
     // Both the global and region-b restart; nobody in region-b wants anything now.
-    for node in [0, 2] {
-        let own = NodeId::parse(NODES[node]).unwrap();
-        world.tenants[node].by_id("tenantA").unwrap().publish(crate::table::Table::default());
-        let edges = world.edges[node].clone();
-        world.nodes[node] =
-            Control::new(&own, 2, &head(&EDGES), Arc::clone(&world.tenants[node]), edges, Toy::boxed(&own, 2)).unwrap();
-    }
+    [0, 2].into_iter().for_each(|node| world.restart(node, 2));
     world.up(0);
     world.up(1);
+    world.pass(INTEREST_RETRY_MS);
     assert!(world.remote_targets(1, "tenantA", "x").is_empty(), "and not sent there for ever");
     assert!(world.find(1, "tenantA", "x").in_sync);
 }
@@ -436,11 +468,105 @@ fn changes_meant_for_a_lost_bridge_are_not_told_over_the_next() {
         let permit = policy.authorize(b.principal(), Read(Filter::qualify(&own, filter.as_bytes()).unwrap())).unwrap();
         world.nodes[2].subscribe(&b, sid, Box::default(), permit, None, false).unwrap();
         if sid == 2 {
-            let _lost_with_the_old_bridge = world.nodes[2].commit();
+            let _lost_with_the_old_bridge = (world.nodes[2].commit(), world.nodes[2].letters());
         }
     }
     // The third is still to be handed out when a new bridge takes over.
     world.up(1);
     assert_eq!(world.remote_targets(0, "tenantA", "second").len(), 1);
     assert_eq!(world.remote_targets(0, "tenantA", "third").len(), 1);
+}
+
+#[test]
+fn without_a_publisher_only_presence_is_known_and_everything_is_sent() {
+    let mut world = World::of(&RING);
+    (0..RING.len()).for_each(|edge| world.up(edge));
+    let tenant = world.key("tenantA");
+    world.nodes[1].publish_no_more(7);
+    let b = world.session(2, "tenantA", Role::Tenant);
+    for sid in 1..=100 {
+        world.subscribe(2, &b, sid, &format!("f{sid}"), Some("g"));
+    }
+    world.pass(PUBLISHER_IDLE_MS - 1);
+    assert!(world.nodes[1].is_following(tenant), "an agent may come back");
+    assert_eq!(world.nodes[1].remote_filters(tenant), 100);
+    world.pass(1);
+    assert!(!world.nodes[1].is_following(tenant));
+    assert_eq!(world.nodes[1].remote_filters(tenant), 0);
+    assert_eq!(world.nodes[1].present(tenant), [BrokerIndex(2)]);
+    assert_eq!(world.find(1, "tenantA", "f1").edges.len(), 1);
+    assert_eq!(world.find(1, "tenantA", "anything").edges.len(), 1, "whoever is present decides");
+    assert!(!world.find(1, "tenantA", "anything").in_sync);
+    assert_eq!(world.nodes[2].pullers(tenant), 2, "and follows no more there");
+    let letters = world.letters;
+    world.nodes[1].publish_from(8, tenant);
+    world.run();
+    assert_eq!(world.nodes[1].remote_filters(tenant), 100);
+    assert!(world.nodes[1].is_ready(tenant) && world.find(1, "tenantA", "f1").in_sync);
+    assert_eq!(world.letters - letters, 2, "a pull and a list");
+}
+
+#[test]
+fn a_publisher_waits_for_an_origin_that_does_not_answer_but_not_for_ever() {
+    let mut world = World::new();
+    world.up(0);
+    world.up(1);
+    let tenant = world.key("tenantA");
+    let b = world.session(2, "tenantA", Role::Tenant);
+    world.restart(1, 2);
+    world.cut = vec![(2, 1)];
+    world.up(0);
+    world.subscribe(2, &b, 1, "x", None);
+    assert!(!world.nodes[1].is_ready(tenant));
+    world.pass(PUBLISH_WAIT_MS);
+    assert!(world.nodes[1].is_ready(tenant), "waited for long enough");
+    assert!(!world.find(1, "tenantA", "y").in_sync, "and yet nobody is told that nobody answers");
+    assert_eq!(world.remote_targets(1, "tenantA", "y").len(), 1);
+    world.cut.clear();
+    world.pass(10_000);
+    assert!(world.find(1, "tenantA", "y").in_sync);
+    assert!(world.remote_targets(1, "tenantA", "y").is_empty());
+}
+
+#[test]
+fn changes_lost_on_the_way_are_told_again() {
+    let mut world = World::new();
+    world.up(0);
+    world.up(1);
+    let b = world.session(2, "tenantA", Role::Tenant);
+    world.subscribe(2, &b, 1, "x", None);
+    world.pass(1_000);
+    world.cut = vec![(2, 1)];
+    world.subscribe(2, &b, 2, "y", None);
+    assert!(world.remote_targets(1, "tenantA", "y").is_empty());
+    world.pass(INTEREST_LEASE_MS);
+    world.cut.clear();
+    world.pass(10_000);
+    assert_eq!(world.remote_targets(1, "tenantA", "y").len(), 1);
+    assert!(
+        world.nodes.iter().all(Control::is_quiet) || {
+            world.pass(300);
+            world.nodes.iter().all(Control::is_quiet)
+        }
+    );
+}
+
+#[test]
+fn one_bit_is_told_however_many_subscribe() {
+    let mut world = World::of(&RING);
+    (0..RING.len()).for_each(|edge| world.up(edge));
+    (0..NODES.len()).for_each(|node| world.nodes[node].publish_no_more(7));
+    world.pass(PUBLISHER_IDLE_MS);
+    let before = world.crossed.len();
+    let b = world.session(2, "tenantA", Role::Tenant);
+    for sid in 1..=500 {
+        world.subscribe(2, &b, sid, &format!("f{sid}"), None);
+    }
+    let told = world.crossed.len() - before;
+    assert!(told <= 2 * RING.len(), "at most once over each edge in each direction: {told}");
+    let letters = world.letters;
+    world.nodes[2].close_session(b.id());
+    world.run();
+    assert!((0..NODES.len()).all(|node| world.nodes[node].present(world.key("tenantA")).is_empty()));
+    assert_eq!(world.letters, letters, "nobody asked, nobody is told");
 }

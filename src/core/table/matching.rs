@@ -154,6 +154,11 @@ impl<'t> Builder<'t> {
     }
 
     pub(super) fn finish(mut self) -> Match {
+        // Where it is not known what they want, they decide; whether anybody answers is not known then.
+        let unsynced = self.table.unsynced().iter().filter(|broker| self.table.routes.hop(**broker).is_some());
+        let unsynced: Vec<BrokerIndex> = unsynced.copied().collect();
+        self.brokers.extend(&unsynced);
+        self.responding.extend(unsynced);
         let routes = &self.table.routes;
         let cost = |b: &BrokerIndex| routes.hop(*b).map_or(u32::MAX, |hop| hop.cost);
         for group in self.groups.values_mut() {

@@ -5,7 +5,7 @@ use glocal_core::control::RecordError;
 use glocal_core::count::Drop as DropReason;
 use glocal_core::limits::HOPS_MAX;
 use glocal_wire::control::{
-    AnnounceBroker, AnnounceSender, ForgetHandles, Interest, InterestSync, NoMember, Ping, Probe, Routed,
+    AnnounceBroker, AnnounceSender, ForgetHandles, NoMember, Ping, Presence, PresenceEnd, Probe, Routed,
 };
 
 use super::*;
@@ -175,24 +175,16 @@ fn a_maximum_reached_by_far_messages_ends_the_subscription() {
 #[test]
 fn records_go_to_the_control_half_in_the_lanes_tenant() {
     let (mut node, _client, mut reader) = region_a();
-    let interest = |origin| Interest {
-        origin,
-        seq: 1,
-        add: true,
-        filter: "far.>".into(),
-        classes: 15,
-        queue: Some("g".into()),
-        observer: false,
-    };
+    let presence = |origin| encode(&Presence { origin, incarnation: 7, seq: 1, present: true }.into());
     let mut lane = announce();
-    lane.unsplit(encode(&interest(REGION_B).into()));
-    lane.unsplit(encode(&interest(REGION_A).into()));
-    lane.unsplit(encode(&InterestSync { origin: GLOBAL, seq: 0, reset: true, last: false }.into()));
-    lane.unsplit(encode(&InterestSync { origin: GLOBAL, seq: 0, reset: false, last: true }.into()));
+    lane.unsplit(presence(REGION_B));
+    lane.unsplit(presence(REGION_A));
+    lane.unsplit(encode(&PresenceEnd { told: 1 }.into()));
     lane.unsplit(encode(&NoMember { target: 1, origin: 1, seq: 1, group: None }.into()));
     let outcomes = arrive(&mut node, &mut reader, &slice(2, Some((Class::Ctrl, "tenantA")), &lane)).unwrap();
     let own = Outcome::RecordRefused(RecordError::Origin);
-    assert_eq!(outcomes, [Outcome::Done, own, Outcome::Done, Outcome::Done], "this broker speaks for itself");
-    assert_eq!(node.driver.control().remote_filters(node.tenant("tenantA").key()), 1);
-    assert_eq!(node.driver.control().remote_filters(node.tenant("tenantB").key()), 0);
+    assert_eq!(outcomes, [Outcome::Done, own, Outcome::Done], "this broker speaks for itself");
+    let present = |tenant| node.driver.control().present(node.tenant(tenant).key());
+    assert_eq!(present("tenantA"), [BrokerIndex(REGION_B)]);
+    assert!(present("tenantB").is_empty());
 }

@@ -29,7 +29,7 @@ pub(super) fn at_most(field: &'static str, text: &str, bytes_max: usize) -> Resu
     ensure(field, text.len() <= bytes_max)
 }
 
-fn option_at_most(field: &'static str, text: Option<&str>, bytes_max: usize) -> Result<(), &'static str> {
+pub(super) fn option_at_most(field: &'static str, text: Option<&str>, bytes_max: usize) -> Result<(), &'static str> {
     ensure(field, text.is_none_or(|text| text.len() <= bytes_max))
 }
 

@@ -166,6 +166,8 @@ fn out_of_range() -> Vec<(&'static str, Control)> {
         BundlePart.bytes = vec![0; 10];
         BundleGet.digests = vec![[0; 32]; 1025];
         BundlePart.total = u32::MAX;
+        InterestPull.stream = 0;
+        InterestNews.start = 3;
     }
 }
 

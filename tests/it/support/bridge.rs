@@ -11,7 +11,7 @@ use glocal_core::name::{Class, NodeId};
 use glocal_node::config::Config;
 use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
 use glocal_wire::control::{
-    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, Interest, InterestSync, PROTOCOL_VERSION,
+    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, Presence, PresenceEnd,
     ProbeAck, Ready,
 };
 use glocal_wire::data::{DataHead, DataKind};
@@ -256,13 +256,11 @@ pub(crate) fn relay(class: Class, name: &str, seq: u64, origin: u32, targets: &[
     out
 }
 
-/// A whole list of interest in everything of a tenant, as the first broker of its lane tells it.
+/// That the first broker of a lane has subscribers, of which it will not say what they want: it is sent everything.
 pub(crate) fn everything(tenant: &str) -> BytesMut {
     let mut out = announce(&["region-a/broker-a", "global/broker-g"], tenant, "region-a", "eve");
-    let sync = |reset, last| InterestSync { origin: 1, seq: 1, reset, last };
-    let filter = ">".to_owned();
-    let wanted = Interest { origin: 1, seq: 1, add: true, filter, classes: 15, queue: None, observer: false };
-    for control in [Control::from(sync(true, false)), wanted.into(), sync(false, true).into()] {
+    let presence = Presence { origin: 1, incarnation: u64::MAX / 2, seq: 1, present: true };
+    for control in [Control::from(presence), PresenceEnd { told: 1 }.into()] {
         control.encode_into(&mut out).unwrap();
     }
     out

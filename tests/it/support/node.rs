@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use glocal_node::config::Config;
+use glocal_node::context::Inspection;
 use glocal_node::edge_status::EdgeStatus;
 use glocal_node::{Listening, Node};
 use serde_json::Value;
@@ -48,13 +49,26 @@ impl Local {
             .await;
     }
 
-    /// Waits until this broker knows that somebody behind an edge wants a tenant's messages.
+    /// Waits until this broker, as one where somebody publishes, knows what brokers elsewhere want of a tenant.
     pub(crate) async fn knows_filters(&self, tenant: &str, count: usize) {
-        let what = format!("{}: {count} remote filters of {tenant}", self.at().node);
+        let publishes = self.0.context().shared.tenant(tenant).map(|held| held.key());
+        let publishes =
+            publishes.map(|tenant| glocal_engine::driver::Command::PublishFrom { session: u64::MAX, tenant });
+        self.0.context().control.apply(publishes.into_iter().collect()).await;
+        self.comes_to(tenant, count, "remote filters", |inspection| &inspection.remote_filters).await;
+    }
+
+    /// Waits until this broker knows how many others have subscribers of a tenant.
+    pub(crate) async fn knows_present(&self, tenant: &str, count: usize) {
+        self.comes_to(tenant, count, "brokers with subscribers", |inspection| &inspection.present).await;
+    }
+
+    async fn comes_to(&self, tenant: &str, count: usize, what: &str, of: impl Fn(&Inspection) -> &[(String, usize)]) {
+        let what = format!("{}: {count} {what} of {tenant}", self.at().node);
         let deadline = Instant::now() + PATIENCE;
         loop {
             let inspection = self.0.context().control.inspect().await;
-            let known = inspection.remote_filters.iter().find(|(t, _)| t == tenant).map_or(0, |(_, n)| *n);
+            let known = of(&inspection).iter().find(|(t, _)| t == tenant).map_or(0, |(_, n)| *n);
             if known == count {
                 return;
             }

@@ -8,7 +8,7 @@ use super::*;
 fn stream() -> BytesMut {
     let mut out = slice(1, Some((Class::Live, "tenantA")), &announce());
     out.unsplit(slice(2, Some((Class::Ctrl, "tenantA")), &announce()));
-    let record = InterestSync { origin: REGION_B, seq: 3, reset: true, last: false };
+    let record = Presence { origin: REGION_B, incarnation: 7, seq: 3, present: true };
     out.unsplit(slice(2, None, &encode(&record.into())));
     out.unsplit(slice(3, Some((Class::Live, "tenantB")), b"whatever"));
     for seq in 1..=6 {

@@ -123,7 +123,7 @@ fn handles_nobody_announced_are_refused() {
     let (mut node, _, mut reader) = region_a();
     arrive(&mut node, &mut reader, &slice(1, None, &broker(5, "nowhere/n"))).unwrap();
     assert_eq!(refused(&node), 1);
-    let record = InterestSync { origin: 5, seq: 0, reset: true, last: false };
+    let record = Presence { origin: 5, incarnation: 7, seq: 0, present: true };
     let outcomes = arrive(&mut node, &mut reader, &slice(1, None, &encode(&record.into()))).unwrap();
     assert!(outcomes.is_empty());
     assert_eq!(refused(&node), 2);

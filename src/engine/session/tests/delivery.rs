@@ -286,6 +286,7 @@ fn a_burst_to_many_subscriptions_does_not_pile_up_before_the_lanes() {
         b.feed(&mut node, &encode(&subscribe(sid, "x"))).unwrap();
         b.read();
     }
+    assert!(a.publish(&mut node, "other", b"p").is_empty(), "the first publish of a session waits");
     let mut burst = BytesMut::new();
     (0..200).for_each(|_| burst.unsplit(publish(None, None, "x", "", b"p")));
     let used = a.session.on_bytes(&burst, NOW, &mut a.effects).unwrap();

@@ -5,6 +5,7 @@ use super::*;
 /// One body of every control kind.
 fn every_control() -> Vec<Control> {
     let text = String::new;
+    let sum = InterestSum { digest: 1, count: 0 };
     let all: Vec<Control> = vec![
         hello(true),
         Welcome {
@@ -74,6 +75,10 @@ fn every_control() -> Vec<Control> {
         SectionOffer { digests: vec![[1; 32]] }.into(),
         BundleGet { digests: vec![[1; 32]] }.into(),
         BundlePart { digest: [1; 32], total: 1, offset: 0, bytes: vec![1] }.into(),
+        Presence { origin: 1, incarnation: 1, seq: 1, present: true }.into(),
+        PresenceEnd { told: 0 }.into(),
+        InterestPull { stream: 1, taken: 0, have: sum, end: false }.into(),
+        InterestNews { stream: 1, number: 0, start: 1, changes: vec![], complete: Some(sum) }.into(),
     ];
     let kinds: Vec<u8> = all.iter().map(Control::kind).collect();
     assert_eq!(kinds, Control::KINDS, "every kind, in order");
