@@ -333,3 +333,6 @@ fn tell(finished: impl IntoIterator<Item = Finished<Waiting>>) {
         let _ = to.port.inbox().push_batch(|lanes| lanes.push_control(frame.freeze()));
     }
 }
+
+#[cfg(test)]
+mod tests;

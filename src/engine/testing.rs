@@ -285,7 +285,15 @@ pub(crate) fn publish(class: Option<Class>, seq: Option<u64>, name: &str, reply:
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Control(Control),
-    Message { name: String, sids: Vec<u32>, sender: String, reply: String, payload: Vec<u8>, class: Class },
+    Message {
+        name: String,
+        sids: Vec<u32>,
+        sender: String,
+        reply: String,
+        payload: Vec<u8>,
+        class: Class,
+        redelivered: bool,
+    },
 }
 
 /// The frames in `bytes`, all complete.
@@ -321,6 +329,7 @@ fn message(frame: &DataFrame<'_>) -> Got {
         reply: text(frame.reply),
         payload: frame.payload.to_vec(),
         class: frame.class.unwrap(),
+        redelivered: fields.redelivered,
     }
 }
 
@@ -334,16 +343,21 @@ pub(crate) struct Client {
 impl Client {
     /// Feeds bytes and carries out everything, as the node does.
     pub(crate) fn feed(&mut self, node: &mut Node, bytes: &[u8]) -> Result<(), SessionEnd> {
+        self.feed_at(node, bytes, NOW)
+    }
+
+    /// The same at another moment.
+    pub(crate) fn feed_at(&mut self, node: &mut Node, bytes: &[u8], now: Time) -> Result<(), SessionEnd> {
         self.buffer.extend_from_slice(bytes);
         loop {
-            let used = self.session.on_bytes(&self.buffer, NOW, &mut self.effects)?;
+            let used = self.session.on_bytes(&self.buffer, now, &mut self.effects)?;
             let waiting = !self.effects.commands.is_empty();
             let _ = self.buffer.split_to(used);
             for command in self.effects.commands.drain(..) {
                 node.driver.apply(command);
             }
-            node.driver.commit(NOW);
-            self.effects.batch.flush(&node.shared, NOW);
+            node.driver.commit(now);
+            self.effects.batch.flush(&node.shared, now);
             if !waiting || self.buffer.is_empty() {
                 return Ok(());
             }
