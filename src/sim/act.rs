@@ -363,5 +363,6 @@ pub const fn subscription(filter: String, tenant: Option<usize>) -> Subscription
         ended: false,
         observer: false,
         delivered: 0,
+        settled: false,
     }
 }

@@ -1,6 +1,6 @@
 //! One client of the world: its session at the broker, the bytes on their way, and what it waits for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::{BufMut, BytesMut};
 use glocal_core::name::Class;
@@ -50,6 +50,11 @@ pub struct Client {
     pub unconfirmed: BTreeSet<u32>,
     /// Requests of which it was told that nobody answers.
     pub unanswered: BTreeSet<u64>,
+    /// Messages the broker has not read, with where their frames end among all that was written.
+    pub unread: VecDeque<(u64, MessageId)>,
+    /// Bytes the broker has read.
+    pub read: u64,
+    total: u64,
     /// Its requests: number and message.
     pub requests: Vec<(u64, MessageId)>,
     next_sid: u32,
@@ -117,6 +122,9 @@ impl Client {
             refusals: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
             unanswered: BTreeSet::new(),
+            unread: VecDeque::new(),
+            read: 0,
+            total: 0,
             requests: Vec::new(),
             next_sid: 1,
             next_seq: 1,
@@ -129,7 +137,9 @@ impl Client {
     }
 
     fn write(&mut self, control: &Control) {
+        let before = self.written.len();
         let encoded = control.encode_into(&mut self.written);
+        self.total += (self.written.len() - before) as u64;
         debug_assert!(encoded.is_ok(), "the simulator writes valid frames: {encoded:?}");
     }
 
@@ -170,7 +180,10 @@ impl Client {
         let numbered = publish.numbered || refused || !publish.reply.is_empty();
         let head = DataHead { seq: numbered.then_some(seq), ..DataHead::new(DataKind::Publish, Some(publish.class)) };
         let (name, reply) = (publish.name.as_bytes(), publish.reply.as_bytes());
+        let before = self.written.len();
         let encoded = head.encode_into(&mut self.written, &[], name, reply, b"", &payload);
+        self.total += (self.written.len() - before) as u64;
+        self.unread.push_back((self.total, id));
         debug_assert!(encoded.is_ok(), "the simulator writes valid frames: {encoded:?}");
         if refused {
             self.refusals.insert((1, seq));

@@ -104,6 +104,7 @@ fn tour(options: &Options) -> ExitCode {
                 total.cuts += report.stats.cuts;
                 total.crashes += report.stats.crashes;
                 total.lies += report.stats.lies;
+                total.kept += report.stats.kept;
                 last = report.trace;
             }
             Err(violation) => {
@@ -141,11 +142,11 @@ fn failure(options: &Options, seed: u64, violation: &str, terminal: bool) {
 
 fn verdict(options: &Options, total: &Stats, done: u64, broken: u64, trace: u64, took: Duration) {
     let rate = done as f64 / took.as_secs_f64().max(0.001);
-    let Stats { published, received, wire_bytes, cuts, crashes, lies } = *total;
+    let Stats { published, received, wire_bytes, cuts, crashes, lies, kept } = *total;
     if options.json {
         println!(
             "{{\"seeds\":{done},\"broken\":{broken},\"published\":{published},\"received\":{received},\
-             \"wire_bytes\":{wire_bytes},\"cuts\":{cuts},\"crashes\":{crashes},\"lies\":{lies},\
+             \"wire_bytes\":{wire_bytes},\"cuts\":{cuts},\"crashes\":{crashes},\"lies\":{lies},\"kept\":{kept},\
              \"last_trace\":\"{trace:016x}\",\"seconds\":{:.3},\"seeds_per_second\":{rate:.1}}}",
             took.as_secs_f64()
         );
@@ -153,7 +154,7 @@ fn verdict(options: &Options, total: &Stats, done: u64, broken: u64, trace: u64,
         let word = if broken == 0 { "all promises held" } else { "PROMISES BROKEN" };
         println!(
             "{word}: {done} seeds, {broken} broken; {published} published, {received} received, {wire_bytes} bytes \
-             between brokers, {cuts} cuts, {crashes} crashes, {lies} lies; last trace {trace:016x}; {rate:.1} seeds/s"
+             between brokers, {cuts} cuts, {crashes} crashes, {lies} lies, {kept} deliveries that had to be; last trace {trace:016x}; {rate:.1} seeds/s"
         );
     }
 }

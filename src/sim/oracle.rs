@@ -50,6 +50,8 @@ pub struct Subscription {
     pub observer: bool,
     /// Deliveries so far.
     pub delivered: u64,
+    /// Whether the world was at rest since it was made, so that every broker knows of it.
+    pub settled: bool,
 }
 
 impl Subscription {
@@ -125,6 +127,17 @@ pub struct Message {
     pub got: BTreeSet<(u32, u32)>,
     /// Members of groups that got it.
     pub groups: BTreeMap<String, u32>,
+    /// What became of it at the broker where it entered, once that has read it.
+    pub entered: Option<Entered>,
+}
+
+/// A message has entered the mesh.
+#[derive(Clone, Debug)]
+pub struct Entered {
+    /// The life of its broker.
+    pub life: u64,
+    /// The brokers it goes to for plain subscribers, with their lives; its own among them.
+    pub chosen: BTreeMap<usize, u64>,
 }
 
 /// One delivery as a client saw it.
@@ -284,11 +297,43 @@ impl Oracle {
         Ok(())
     }
 
+    /// Checks, after whatever has happened, that none of `ctrl` and `bulk` was lost between brokers that have lived on: what
+    /// was sent to a broker has reached every subscription there that was there all the time. `lives` are the brokers'.
+    ///
+    /// # Errors
+    /// The first that was lost.
+    pub fn check_kept(&self, lives: &[u64]) -> Result<u64, Violation> {
+        let mut checked = 0;
+        let reliable = self.messages.iter().filter(|(_, m)| m.class.is_reliable() && !m.foreign);
+        for (id, message) in reliable {
+            let lives_on = |node: usize, life: u64| lives.get(node) == Some(&life);
+            let Some(entered) = message.entered.as_ref().filter(|e| lives_on(message.node, e.life)) else { continue };
+            for (number, view) in self.clients.iter().filter(|(_, v)| v.alive) {
+                let same_life = entered.chosen.get(&view.node).is_some_and(|life| lives_on(view.node, *life));
+                if !same_life || (*number == id.0 && !view.echo) {
+                    continue;
+                }
+                let must = |sub: &Subscription| {
+                    let always_there = sub.settled && sub.is_live() && !sub.max_asked;
+                    let plain = sub.queue.is_none() && !sub.observer && !sub.local_only;
+                    always_there && plain && sub.wants(message.tenant, message.class, &message.name)
+                };
+                for (sid, _) in view.subs.iter().filter(|(_, sub)| must(sub)) {
+                    checked += 1;
+                    let got = message.got.contains(&(*number, *sid));
+                    ensure!(got, "message {id:?} '{}' was lost on its way to client {number}", message.name);
+                }
+            }
+        }
+        Ok(checked)
+    }
+
     /// Forgets what is over, as the world is at rest.
     pub fn rest(&mut self) {
         self.messages.clear();
         for view in self.clients.values_mut() {
             if view.alive {
+                view.subs.values_mut().for_each(|sub| sub.settled = true);
                 view.subs.retain(|_, sub| sub.is_live());
             } else {
                 view.subs.clear();

@@ -61,6 +61,7 @@ fn live(world: &mut World, steps: usize) -> Result<Report, Violation> {
         }
         world.rest()?;
         world.check()?;
+        world.stats.kept += world.oracle.check_kept(&world.lives)?;
         world.oracle.rest();
         calm(world)?;
         // Long enough for idle lanes to be reset and reply routes to be forgotten.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use glocal_core::name::Class;
+use glocal_core::name::{Class, RawName};
 use glocal_core::tenant::Tenants;
 use glocal_core::time::Time;
 use glocal_core::topology::LinkError;
@@ -20,7 +20,7 @@ use glocal_engine::session::take_replies;
 use crate::bridge::{Bridge, Stage};
 use crate::broker::{Broker, Todo, node_principal};
 use crate::client::{Client, Got, Publish};
-use crate::oracle::{Delivered, Message, MessageId, Oracle, Violation, ensure};
+use crate::oracle::{Delivered, Entered, Message, MessageId, Oracle, Violation, ensure};
 use crate::plan::Plan;
 use crate::random::{Random, Trace};
 use crate::tap::Tally;
@@ -40,6 +40,8 @@ pub struct Stats {
     pub crashes: u64,
     /// Attempts of liars.
     pub lies: u64,
+    /// Deliveries that had to happen whatever broke, and did.
+    pub kept: u64,
 }
 
 /// Everything there is.
@@ -209,6 +211,13 @@ impl World {
             .on_bytes(&client.arrived, self.now, &mut client.effects)
             .map_err(|end| Violation(format!("the session of client {number} ended: {end}")))?;
         let _ = client.arrived.split_to(used);
+        client.read += used as u64;
+        while client.unread.front().is_some_and(|(end, _)| *end <= client.read) {
+            let Some((_, id)) = client.unread.pop_front() else { break };
+            if let Some(message) = self.oracle.messages.get_mut(&id) {
+                message.entered = enter(&self.plan, broker, message, &self.lives);
+            }
+        }
         self.trace.number(used as u64);
         if let (Some(replies), Some(port)) = (take_replies(&mut client.effects), client.session.port()) {
             let _ = port.inbox().push_batch(|lanes| lanes.push_control(replies));
@@ -306,6 +315,7 @@ impl World {
             payload_bytes: publish.payload_bytes.max(crate::client::PAYLOAD_BYTES_MIN),
             got: std::collections::BTreeSet::new(),
             groups: BTreeMap::new(),
+            entered: None,
         };
         self.oracle.messages.insert(id, message);
         self.stats.published += 1;
@@ -516,6 +526,17 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Where a message goes that its broker has just read.
+fn enter(plan: &Plan, broker: &Broker, message: &Message, lives: &[u64]) -> Option<Entered> {
+    let tenant = broker.tenants.by_id(plan.tenants.get(message.tenant)?.as_str())?;
+    let raw = RawName::parse(message.name.as_bytes()).ok()?;
+    let found = tenant.table().find(message.class, raw, &tenant.section());
+    let far = found.edges.iter().flat_map(|edge| edge.brokers.iter()).filter_map(|b| usize::try_from(b.0).ok());
+    let life = |node: usize| lives.get(node).copied();
+    let chosen = far.chain([message.node]).filter_map(|node| Some((node, life(node)?))).collect();
+    Some(Entered { life: life(message.node)?, chosen })
 }
 
 /// Bytes as a socket hands them over: in memory of their own.
