@@ -4,6 +4,7 @@
 //! ([`arrival`]) and acknowledged when a batch is in all lanes ([`settle`]); [`tick`] sends again what is due; letters of
 //! other brokers end here ([`on_letter`]). Every lock is of one tenant and one class, and is never held while waiting.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -251,6 +252,24 @@ impl Reliable {
     /// A tenant's flows, if there are any.
     fn known(&self, tenant: TenantKey) -> Option<Arc<Flows>> {
         self.tenants.read().get(&tenant).cloned()
+    }
+}
+
+impl fmt::Display for Reliable {
+    /// What is kept, in numbers, for whoever looks for the reason.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenants = self.tenants.read();
+        let mut keys: Vec<_> = tenants.keys().copied().collect();
+        keys.sort_unstable();
+        for (key, flows) in keys.iter().filter_map(|key| Some((key, tenants.get(key)?))) {
+            for flow in flows.both() {
+                let (outgoing, incoming) = (flow.outgoing.lock(), flow.incoming.lock());
+                if !outgoing.is_idle() || !incoming.is_idle() {
+                    write!(f, "[tenant {} {}: {outgoing} {incoming}]", key.0, flow.class.as_str())?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

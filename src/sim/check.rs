@@ -56,7 +56,12 @@ impl World {
                 self.now = self.now.plus_millis(FOLLOW_MS);
             }
         }
-        Err(Violation("the world does not come to rest".to_owned()))
+        let kept = |(node, broker): (usize, &Option<Broker>)| {
+            let text = broker.as_ref().filter(|b| !b.shared.reliable().is_idle())?.shared.reliable().to_string();
+            Some(format!(" node {node} keeps messages: {text}"))
+        };
+        let kept: Vec<String> = self.brokers.iter().enumerate().filter_map(kept).collect();
+        Err(Violation(format!("the world does not come to rest;{}", kept.join(";"))))
     }
 
     fn is_idle(&self) -> bool {

@@ -6,6 +6,7 @@
 //! all lanes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::Budget;
 use crate::limits::{
@@ -209,6 +210,18 @@ impl<M> Incoming<M> {
     pub fn sweep(&mut self, now: Time) {
         let idle = |flow: &Flow<M>| flow.early.is_empty() && now >= flow.heard.plus_millis(RELIABLE_IDLE_MS);
         self.flows.retain(|_, flow| !idle(flow));
+    }
+}
+
+impl<M> fmt::Display for Incoming<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (origin, flow) in self.flows.iter().filter(|(_, flow)| !flow.early.is_empty() || flow.busy.is_some()) {
+            let (early, first) =
+                (flow.early.len(), flow.early.first_key_value().map(|(seq, early)| (*seq, early.back)));
+            let Flow { delivered, busy, .. } = flow;
+            write!(f, "from {}: {delivered} delivered, {early} early, the first {first:?}, {busy:?};", origin.0)?;
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 //! went to a queue group to another member.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -437,6 +438,17 @@ impl<M: Clone, R> Outgoing<M, R> {
     pub fn sweep(&mut self, now: Time) {
         let idle = |target: &Target| target.copies.is_empty() && now >= target.heard.plus_millis(RELIABLE_IDLE_MS);
         self.targets.retain(|_, target| !idle(target));
+    }
+}
+
+impl<M, R> fmt::Display for Outgoing<M, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (broker, target) in self.targets.iter().filter(|(_, target)| !target.copies.is_empty()) {
+            let (first, copies) = (target.copies.front().map_or(0, |copy| copy.seq), target.copies.len());
+            let Target { life, sent, way, .. } = target;
+            write!(f, "to {} in life {life}: {copies} from {first}, {sent} under way over {way:?};", broker.0)?;
+        }
+        Ok(())
     }
 }
 
