@@ -126,6 +126,14 @@ impl Line {
         self.nodes[node].client("tenantA", agent)
     }
 
+    /// A client of region-a that has published before, so that what others want is known there.
+    fn publisher(&mut self, agent: &str) -> Client {
+        let mut client = self.client(A, agent);
+        client.send(&mut self.nodes[A], &publish(Some(Class::Live), None, "before", "", b""));
+        self.carry();
+        client
+    }
+
     fn say(&mut self, node: usize, client: &mut Client, control: Control) -> Vec<Got> {
         let got = client.say(&mut self.nodes[node], control);
         self.carry();
@@ -158,7 +166,7 @@ fn acks(got: &[Got]) -> Vec<(u64, u32)> {
 fn an_acknowledgement_says_that_every_broker_has_it() {
     for class in [Class::Ctrl, Class::Bulk] {
         let mut line = Line::new();
-        let (mut alice, mut near, mut far) = (line.client(A, "alice"), line.client(G, "near"), line.client(B, "far"));
+        let (mut alice, mut near, mut far) = (line.publisher("alice"), line.client(G, "near"), line.client(B, "far"));
         assert_eq!(acks(&line.publish(&mut alice, class, 1, b"nobody")), [(1, 0)], "no target at all");
         line.say(B, &mut far, subscribe(1, "x.>"));
         line.say(G, &mut near, subscribe(1, "x.>"));
@@ -173,7 +181,7 @@ fn an_acknowledgement_says_that_every_broker_has_it() {
 #[test]
 fn the_other_classes_are_not_acknowledged_and_not_kept() {
     let mut line = Line::new();
-    let (mut alice, mut far) = (line.client(A, "alice"), line.client(B, "far"));
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
     line.say(B, &mut far, subscribe(1, "x.>"));
     for class in [Class::Live, Class::Tele] {
         line.publish(&mut alice, class, 1, b"m");
@@ -188,7 +196,7 @@ fn the_other_classes_are_not_acknowledged_and_not_kept() {
 fn what_a_broken_bridge_took_along_is_sent_again_in_order_and_once() {
     for edge in 0..2 {
         let mut line = Line::new();
-        let (mut alice, mut far) = (line.client(A, "alice"), line.client(B, "far"));
+        let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
         line.say(B, &mut far, subscribe(1, "x.>"));
         line.publish(&mut alice, Class::Ctrl, 1, b"1");
         line.carry();
@@ -214,7 +222,7 @@ fn what_a_broken_bridge_took_along_is_sent_again_in_order_and_once() {
 #[test]
 fn a_lost_acknowledgement_doubles_nothing() {
     let mut line = Line::new();
-    let (mut alice, mut far) = (line.client(A, "alice"), line.client(B, "far"));
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
     line.say(B, &mut far, subscribe(1, "x.>"));
     line.publish(&mut alice, Class::Bulk, 1, b"once");
     // There, but not back: the last way is from region-b to the global.
@@ -244,7 +252,7 @@ fn a_lost_acknowledgement_doubles_nothing() {
 #[test]
 fn a_full_window_stops_its_publisher_alone_and_refuses_in_the_end() {
     let mut line = Line::new();
-    let (mut alice, mut far) = (line.client(A, "alice"), line.client(B, "far"));
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
     line.say(B, &mut far, subscribe(1, "x.>"));
     line.cut = true;
     let big = vec![b'm'; 16 * 1024];
@@ -290,7 +298,7 @@ fn a_full_window_stops_its_publisher_alone_and_refuses_in_the_end() {
 #[test]
 fn a_session_that_does_not_read_holds_back_acknowledgements_and_nobody_else() {
     let mut line = Line::new();
-    let (mut alice, mut slow, mut quick) = (line.client(A, "alice"), line.client(B, "slow"), line.client(B, "quick"));
+    let (mut alice, mut slow, mut quick) = (line.publisher("alice"), line.client(B, "slow"), line.client(B, "quick"));
     line.say(B, &mut slow, subscribe(1, "x.>"));
     line.say(B, &mut quick, subscribe(1, "other"));
     let big = vec![b'm'; 60 * 1024];
@@ -328,7 +336,7 @@ fn a_session_that_does_not_read_holds_back_acknowledgements_and_nobody_else() {
 #[test]
 fn a_group_whose_member_has_gone_is_served_by_another_one() {
     let mut line = Line::new();
-    let (mut alice, mut near, mut far) = (line.client(A, "alice"), line.client(G, "near"), line.client(B, "far"));
+    let (mut alice, mut near, mut far) = (line.publisher("alice"), line.client(G, "near"), line.client(B, "far"));
     line.say(G, &mut near, in_group(1, "x.>", "w"));
     line.say(B, &mut far, in_group(1, "x.>", "w"));
     // The nearest member goes, and the origin has not heard of it when it publishes.
@@ -344,7 +352,7 @@ fn a_group_whose_member_has_gone_is_served_by_another_one() {
 #[test]
 fn a_request_is_told_that_nobody_is_left() {
     let mut line = Line::new();
-    let (mut alice, mut near) = (line.client(A, "alice"), line.client(G, "near"));
+    let (mut alice, mut near) = (line.publisher("alice"), line.client(G, "near"));
     line.say(G, &mut near, in_group(1, "x.>", "w"));
     near.feed(&mut line.nodes[G], &encode(&Unsubscribe { sid: 1, max: None }.into())).unwrap();
     alice.send(&mut line.nodes[A], &publish(Some(Class::Ctrl), Some(9), "x.y", "_INBOX.q.1", b"job"));
@@ -358,7 +366,7 @@ fn a_request_is_told_that_nobody_is_left() {
 #[test]
 fn a_target_in_a_new_life_gets_nothing_of_the_old_one() {
     let mut line = Line::new();
-    let (mut alice, mut plain, mut member) = (line.client(A, "alice"), line.client(B, "p"), line.client(B, "m"));
+    let (mut alice, mut plain, mut member) = (line.publisher("alice"), line.client(B, "p"), line.client(B, "m"));
     let mut other = line.client(G, "other");
     line.say(B, &mut plain, subscribe(1, "x.>"));
     line.say(B, &mut member, in_group(1, "x.>", "w"));
@@ -382,7 +390,7 @@ fn a_target_in_a_new_life_gets_nothing_of_the_old_one() {
 #[test]
 fn a_full_lane_on_the_way_is_told_of_and_soon_tried_again() {
     let mut line = Line::new();
-    let (mut alice, mut far) = (line.client(A, "alice"), line.client(B, "far"));
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
     line.say(B, &mut far, subscribe(1, "x.>"));
     line.publish(&mut alice, Class::Bulk, 1, b"1");
     line.carry();

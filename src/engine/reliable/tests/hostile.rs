@@ -20,7 +20,7 @@ fn delivered(class: Class, incarnation: u64, through: u64) -> Control {
 #[test]
 fn forged_acknowledgements_free_nothing() {
     let mut line = Line::new();
-    let (mut alice, mut far) = (line.client(A, "alice"), line.client(B, "far"));
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
     line.say(B, &mut far, subscribe(1, "x.>"));
     line.cut = true;
     line.publish(&mut alice, Class::Ctrl, 1, b"m");
