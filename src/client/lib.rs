@@ -10,8 +10,8 @@
 //! [`Denied`]. It parses nothing but through `glocal-wire`, and it never logs payloads or keys.
 //!
 //! # What an acknowledgement means
-//! `live`, `tele`: nothing beyond the transport. `ctrl`, `bulk`: the broker has accepted the message and sends copies to
-//! its targets; that they have arrived is not yet acknowledged end to end.
+//! `live`, `tele`: nothing beyond the transport. `ctrl`, `bulk`: the message is in the memory of every target broker. A
+//! broker that cannot pass it on for 5 s refuses it as `congested`, and says when to come back.
 //!
 //! # Example
 //! ```no_run
