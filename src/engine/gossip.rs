@@ -179,8 +179,11 @@ impl Gossip {
         self.since = now;
         let (total, offset) = (total as usize, offset as usize);
         if total == 0 {
-            // The peer does not have it any more, or may not give it.
+            // The peer does not have it any more, or may not give it; a head is told of again when there is another.
             self.received(&digest);
+            if is_head {
+                self.rejected = Some(digest);
+            }
             return Ok(None);
         }
         let arriving = self.arriving.get_or_insert_with(|| Arriving { digest, total, bytes: BytesMut::new() });

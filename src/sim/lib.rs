@@ -9,6 +9,7 @@
 pub mod act;
 pub mod bridge;
 pub mod broker;
+pub mod bundles;
 pub mod check;
 pub mod client;
 pub mod fairness;

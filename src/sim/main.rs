@@ -9,6 +9,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use glocal_sim::bundles;
 use glocal_sim::run::{STEPS_DEFAULT, run, tell};
 use glocal_sim::world::Stats;
 
@@ -96,7 +97,8 @@ fn tour(options: &Options) -> ExitCode {
     let mut last = 0;
     for seed in (options.seed..=u64::MAX).take(usize::try_from(options.seeds).unwrap_or(usize::MAX)) {
         done += 1;
-        match run(seed, options.steps) {
+        let result = run(seed, options.steps).and_then(|report| bundles::run(seed).map(|_| report));
+        match result {
             Ok(report) => {
                 total.published += report.stats.published;
                 total.received += report.stats.received;

@@ -58,3 +58,20 @@ fn promises_hold_for_many_seeds() {
 fn promises_hold_for_as_many_more() {
     hold(60..120);
 }
+
+#[test]
+fn bundles_change_under_delays_and_lies_for_many_seeds() {
+    let mut total = crate::bundles::Tale::default();
+    for seed in 0..200 {
+        match crate::bundles::run(seed) {
+            Ok(tale) => {
+                total.signed += tale.signed;
+                total.sections += tale.sections;
+                total.tokens += tale.tokens;
+                total.lies += tale.lies;
+            }
+            Err(violation) => panic!("seed {seed} of bundles: {violation}"),
+        }
+    }
+    assert!(total.signed > 200 && total.sections > 200 && total.tokens > 1000 && total.lies > 200, "{total:?}");
+}

@@ -22,6 +22,7 @@ mod mesh_edges;
 #[cfg(glocal_guards)]
 mod mesh_guards;
 mod mesh_hostile_broker;
+mod mesh_hostile_bundle;
 mod mesh_life;
 mod mesh_reload;
 mod mesh_sight;

@@ -235,6 +235,13 @@ impl Holding {
         section.edges.contains(edge) || earlier || held || stale
     }
 
+    /// Whether a section that came over an edge is taken: the head lists it, it is not held yet, and it may cross the edge,
+    /// whose configuration has the tenant (`configured`).
+    #[must_use]
+    pub fn admits(&self, piece: &Piece, edge: &Label, configured: bool) -> bool {
+        configured && self.wants(&piece.digest) && self.may_cross(&piece.section, edge)
+    }
+
     /// The sections held here that may cross an edge whose configuration has these tenants.
     #[must_use]
     pub fn offers(&self, edge: &Label, configured: impl Fn(&TenantId) -> bool) -> Vec<SectionDigest> {

@@ -186,7 +186,7 @@ impl<'b> Follower<'b> {
             .filter(|piece| piece.digest == digest)
             .ok_or_else(|| Refused::new(BundleRefusal::Section, "a section that the head does not list"))?;
         let edge = self.link.edge().name();
-        if !holding.may_cross(&piece.section, edge) || !configured(self.context, self.link)(&piece.section.tenant) {
+        if !holding.admits(&piece, edge, configured(self.context, self.link)(&piece.section.tenant)) {
             return Err(Refused::new(BundleRefusal::Section, format!("a section that edge '{edge}' may not carry")));
         }
         Ok(piece)

@@ -95,6 +95,10 @@ fn sections_cross_the_edges_of_their_old_and_their_new_version_only() {
     assert!(held.offers(&label("e2"), all).len() == 1);
     assert!(!held.may_cross(&section_of("gamma", &["e1"]), &label("e2")), "a tenant of another edge");
     assert!(held.may_cross(&section_of("acme", &[]), &label("e1")), "a narrowing reaches whoever has the old one");
+    let waiting = held.renewed(signed(2, std::slice::from_ref(&new)), Vec::new(), false, Time(0)).unwrap();
+    assert!(waiting.admits(&new, &label("e1"), true) && waiting.admits(&new, &label("e2"), true));
+    assert!(!waiting.admits(&new, &label("e1"), false), "configuration narrows");
+    assert!(!next.admits(&new, &label("e1"), true), "it is held already");
 }
 
 #[test]
