@@ -254,6 +254,13 @@ impl Topology {
         self.keys.get(&broker).map_or(0, |key| key.incarnation)
     }
 
+    /// The order of the state of an edge that is known; `None` where none is.
+    #[must_use]
+    pub fn order_of(&self, edge: &Label) -> Option<(u64, bool, u32)> {
+        let place = *self.names.get(edge)?;
+        self.edges.get(place)?.state.as_ref().map(LinkState::order)
+    }
+
     /// The lives of all brokers that are known by their keys.
     pub fn incarnations(&self) -> impl Iterator<Item = (BrokerIndex, u64)> {
         self.keys.iter().map(|(broker, key)| (*broker, key.incarnation))
@@ -339,6 +346,10 @@ impl Topology {
     fn on_state(&mut self, from: EdgeKey, name: &Label, state: LinkState) -> Result<(), LinkError> {
         let place = *self.names.get(name).ok_or(LinkError::Unknown)?;
         let edge = self.edges.get(place).ok_or(LinkError::Unknown)?;
+        // After the last epoch there would be no other: the edge could never be told to be up again.
+        if state.order().0 > self.incarnation.saturating_add(LINK_EPOCH_AHEAD_MAX) {
+            return Err(LinkError::Range);
+        }
         if let Some(known) = &edge.state
             && state.order() <= known.order()
         {

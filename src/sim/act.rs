@@ -5,6 +5,7 @@ use std::sync::Arc;
 use glocal_core::identity::Role;
 use glocal_core::name::Class;
 use glocal_core::sched::Drops;
+use glocal_core::time::Time;
 use glocal_engine::driver::Command;
 use glocal_engine::machine::Machine as _;
 use glocal_engine::session::NativeSession;
@@ -36,10 +37,7 @@ impl World {
             42..46 => self.with_client(Self::ask_what_is_not_theirs),
             46..52 => self.with_client(|world, number| world.tell(number, true)),
             52..88 => self.with_client(|world, number| world.tell(number, false)),
-            88..91 if self.plan.faults => {
-                let edge = self.random.below(self.bridges.len());
-                self.cut(edge);
-            }
+            88..91 if self.plan.faults => self.go_wrong(),
             91..92 if self.plan.faults => {
                 let node = self.random.below(self.brokers.len());
                 self.kill(node);
@@ -48,12 +46,17 @@ impl World {
                 let node = self.random.below(self.brokers.len());
                 return self.restart(node);
             }
-            94..98 => {
+            94..97 => {
                 let edge = self.random.below(self.bridges.len());
                 self.dial(edge);
             }
+            97 => {
+                let edge = self.random.below(self.bridges.len());
+                self.lighten(edge);
+            }
             98 => self.settle_one(),
-            99 if self.plan.liars => return self.lie(),
+            99 if self.plan.liars && self.random.chance(40) => return self.lie(),
+            99 if self.plan.liars => return self.forge(),
             _ => {}
         }
         Ok(())
@@ -119,6 +122,8 @@ impl World {
             let mut drops = Drops::new();
             port.inbox().with(|lanes| lanes.clear_classes(&mut drops));
             for drop in drops.iter() {
+                // Small messages leave a lane together: of those the client may have read some.
+                self.faulted = true;
                 *self.lost.entry((tenant, drop.class.code())).or_default() += drop.frames;
             }
         }
@@ -282,13 +287,7 @@ impl World {
         self.faulted = true;
         self.stats.cuts += 1;
         for (end, delay) in bridge.ends.iter_mut().zip(delays) {
-            end.coming.iter_mut().for_each(std::collections::VecDeque::clear);
-            end.words.clear();
-            end.ready = None;
-            end.stage = match end.stage {
-                Stage::Opening(_) | Stage::Over => Stage::Over,
-                _ => Stage::Losing(self.now.plus_millis(delay as u64)),
-            };
+            end.lose(self.now.plus_millis(delay as u64));
         }
         self.tell_story(|| format!("bridge {number} of edge {edge} breaks"));
     }
@@ -300,7 +299,9 @@ impl World {
         }
         self.faulted = true;
         self.stats.crashes += 1;
-        self.tell_story(|| format!("node {node} dies"));
+        // Half of them without a word: neighbours learn it from their own probes.
+        let silently = self.random.chance(50);
+        self.tell_story(|| format!("node {node} dies, silently: {silently}"));
         let here: Vec<u32> = self.clients.iter().filter(|(_, c)| c.node == node).map(|(n, _)| *n).collect();
         for number in here {
             if let Some(mut client) = self.clients.remove(&number) {
@@ -311,8 +312,12 @@ impl World {
             let Some(side) = self.plan.edges.get(edge).and_then(|e| e.ends.iter().position(|n| *n == node)) else {
                 continue;
             };
-            self.cut(edge);
+            if !silently {
+                self.cut(edge);
+            }
             if let Some(bridge) = self.bridges.get_mut(edge).and_then(Option::as_mut) {
+                bridge.broken = true;
+                bridge.pair(side).0.lose(Time(0));
                 bridge.pair(side).0.stage = Stage::Over;
             }
         }
@@ -326,7 +331,10 @@ impl World {
     /// Somebody dials an edge that has no bridge, or a broken one that not every end has given up.
     pub fn dial(&mut self, edge: usize) {
         let Some(planned) = self.plan.edges.get(edge).cloned() else { return };
-        let alive = planned.ends.iter().all(|node| self.brokers.get(*node).is_some_and(Option::is_some));
+        let runs = |node: &usize| {
+            self.brokers.get(*node).is_some_and(Option::is_some) && !self.weather.is_frozen(*node, self.now)
+        };
+        let alive = planned.ends.iter().all(runs) && !(0..2).any(|side| self.weather.is_dark(edge, side));
         if !alive || self.bridges.get(edge).and_then(Option::as_ref).is_some_and(|bridge| !bridge.broken) {
             return;
         }

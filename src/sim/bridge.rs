@@ -8,7 +8,9 @@ use glocal_core::limits::BRIDGE_STREAMS;
 use glocal_core::time::Time;
 use glocal_engine::lane_reader::{Incoming, LaneReader};
 use glocal_engine::lane_writer::{LaneWriter, StreamWrite};
+use glocal_engine::liveness::Liveness;
 
+use crate::fault::is_probe;
 use crate::oracle::Violation;
 use crate::plan::{Plan, PlannedEdge};
 use crate::tap::{Tally, Tap};
@@ -39,6 +41,8 @@ pub struct End {
     pub readers: Vec<LaneReader>,
     /// Bytes on their way to it, by stream.
     pub coming: Vec<VecDeque<(Time, Bytes)>>,
+    /// What it knows of the peer's life, once it is up.
+    pub life: Option<Liveness>,
     /// Frames of the control stream on their way to it.
     pub words: VecDeque<(Time, Bytes)>,
     /// The other end's count of full lists, on its way.
@@ -47,6 +51,20 @@ pub struct End {
     pub wrote: Tap,
     /// What this end read.
     pub read: Tap,
+}
+
+impl End {
+    /// The bridge is lost for this end, which learns it then; nothing arrives any more.
+    pub fn lose(&mut self, at: Time) {
+        self.coming.iter_mut().for_each(VecDeque::clear);
+        self.words.clear();
+        self.ready = None;
+        self.stage = match self.stage {
+            Stage::Opening(_) | Stage::Over => Stage::Over,
+            Stage::Losing(before) => Stage::Losing(before),
+            Stage::Announced | Stage::Up => Stage::Losing(at),
+        };
+    }
 }
 
 /// One connection between two brokers.
@@ -71,6 +89,7 @@ impl Bridge {
             writer: LaneWriter::default(),
             readers: Vec::new(),
             coming: (0..BRIDGE_STREAMS).map(|_| VecDeque::new()).collect(),
+            life: None,
             words: VecDeque::new(),
             ready: None,
             wrote: tap(),
@@ -118,8 +137,10 @@ impl Bridge {
     /// Whether nothing is on its way.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let empty =
-            |end: &End| end.ready.is_none() && end.words.is_empty() && end.coming.iter().all(VecDeque::is_empty);
+        let empty = |end: &End| {
+            let told = end.words.iter().all(|(_, frame)| is_probe(frame));
+            end.ready.is_none() && told && end.coming.iter().all(VecDeque::is_empty)
+        };
         !self.broken && self.ends.iter().all(|end| end.stage == Stage::Up && empty(end))
     }
 
@@ -140,8 +161,9 @@ impl Bridge {
 
 impl End {
     /// Starts to read.
-    pub fn open(&mut self, incoming: &Arc<Incoming>) {
+    pub fn open(&mut self, incoming: &Arc<Incoming>, now: Time) {
         self.stage = Stage::Up;
+        self.life = Some(Liveness::new(now));
         self.readers = (0..BRIDGE_STREAMS).map(|_| LaneReader::new(Arc::clone(incoming))).collect();
     }
 }

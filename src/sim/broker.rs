@@ -72,7 +72,10 @@ impl Broker {
             }
             let peer = plan.nodes.get(if a == node { b } else { a })?.clone();
             let key = EdgeKey(u32::try_from(links.len()).ok()?);
-            let edge = Arc::new(Edge::new(key, Label::parse(&edge.name).ok()?, peer));
+            let metric = edge.metrics.get(usize::from(b == node)).copied()?;
+            let edge = Edge::new(key, Label::parse(&edge.name).ok()?, peer);
+            edge.set_metric(metric);
+            let edge = Arc::new(edge);
             links.push(Arc::new(Link::new(edge, plan.lanes())));
             edges.push(number);
         }

@@ -7,6 +7,7 @@ use glocal_core::count::Drop as DropReason;
 use glocal_core::interest::Interest;
 use glocal_core::name::{Class, ClassSet, QueueGroup, RawFilter, RawName};
 use glocal_core::routes::BrokerIndex;
+use glocal_core::sched::Lanes as _;
 use glocal_core::tenant::Tenant;
 use glocal_engine::driver::{Command, FOLLOW_MS};
 
@@ -25,17 +26,15 @@ impl World {
     /// # Errors
     /// When it never comes to rest, or a promise breaks on the way.
     pub fn rest(&mut self) -> Result<(), Violation> {
+        self.heal();
         for node in 0..self.brokers.len() {
             self.restart(node)?;
-        }
-        for edge in 0..self.bridges.len() {
-            self.dial(edge);
         }
         self.end_limited();
         for broker in self.brokers.iter_mut().flatten() {
             broker.todo.push_back(Todo::Client(0, Command::Settle));
         }
-        self.drain()
+        self.learn()
     }
 
     /// Waits until nothing moves.
@@ -44,6 +43,8 @@ impl World {
     /// When it never comes to rest, or a promise breaks on the way.
     pub fn drain(&mut self) -> Result<(), Violation> {
         for _ in 0..ROUNDS_TO_REST {
+            // Also after the last fault an end may find its peer to have been silent for too long.
+            (0..self.bridges.len()).for_each(|edge| self.dial(edge));
             self.pump(true)?;
             for broker in self.brokers.iter_mut().flatten() {
                 broker.driver.pump(self.now);
@@ -53,7 +54,10 @@ impl World {
                     return Ok(());
                 }
                 // Nothing moves but clocks: what was lost is said again in its time.
-                self.now = self.now.plus_millis(FOLLOW_MS);
+                self.sleep(self.now.plus_millis(FOLLOW_MS));
+            }
+            if let Some(next) = crate::fault::next_arrival(self) {
+                self.now = self.now.max(next);
             }
         }
         let kept = |(node, broker): (usize, &Option<Broker>)| {
@@ -70,7 +74,8 @@ impl World {
             let lanes = links.iter();
             let empty = lanes.map(|link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())).sum::<usize>() == 0;
             let settled = broker.shared.reliable().is_idle();
-            broker.todo.is_empty() && !broker.driver.is_waiting() && empty && settled
+            let told = links.iter().all(|link| link.outbox().with(|outbox| outbox.is_empty()));
+            broker.todo.is_empty() && !broker.driver.is_waiting() && empty && settled && told
         };
         self.bridges.iter().all(|b| b.as_ref().is_some_and(crate::bridge::Bridge::is_quiet))
             && self.brokers.iter().all(|b| b.as_ref().is_some_and(idle))
@@ -87,6 +92,7 @@ impl World {
         }
         for node in 0..self.brokers.len() {
             for tenant in 0..self.plan.tenants.len() {
+                self.check_routes(node, tenant)?;
                 self.check_table(node, tenant)?;
             }
             self.check_bounds(node)?;

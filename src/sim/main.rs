@@ -1,19 +1,27 @@
 //! `glocal-sim`: tries seeds until a promise breaks, and replays one.
 //!
 //! Usage: `glocal-sim [--seed S] [--seeds N] [--steps M] [--keep-going] [--json] [--story]`; a story tells in words what
-//! one seed did. Exit codes: 0 all held, 1 one broke,
-//! 2 usage.
+//! one seed did. `glocal-sim --converge BROKERS [--tenants T] [--seed S] [--json]` tells what it takes a large fabric to
+//! learn of an edge and of a death. Exit codes: 0 all held, 1 one broke, 2 usage.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what a command does")]
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use glocal_sim::bundles;
+use glocal_sim::oracle::Violation;
+use glocal_sim::random::Random;
 use glocal_sim::run::{STEPS_DEFAULT, run, tell};
 use glocal_sim::world::Stats;
+use glocal_sim::{bundles, converge, graph};
 
-const USAGE: &str = "usage: glocal-sim [--seed S] [--seeds N] [--steps M] [--keep-going] [--json] [--story]";
+const USAGE: &str = "usage: glocal-sim [--seed S] [--seeds N] [--steps M] [--keep-going] [--json] [--story]
+       glocal-sim --converge BROKERS [--tenants T] [--seed S] [--json]";
+/// Tenants of a large fabric by default.
+const TENANTS_DEFAULT: usize = 100;
+/// Brokers of one of the rings of a ring of rings, and edges of a broker in a random graph.
+const RING: usize = 20;
+const DEGREE: usize = 4;
 
 #[derive(Debug)]
 struct Options {
@@ -23,6 +31,8 @@ struct Options {
     keep_going: bool,
     json: bool,
     story: bool,
+    converge: usize,
+    tenants: usize,
 }
 
 fn main() -> ExitCode {
@@ -33,6 +43,7 @@ fn main() -> ExitCode {
     }
     match options(std::env::args().skip(1)) {
         Ok(Some(options)) if options.story => story(&options),
+        Ok(Some(options)) if options.converge > 0 => converge(&options),
         Ok(Some(options)) => tour(&options),
         Ok(None) => {
             println!("{USAGE}");
@@ -61,7 +72,16 @@ fn story(options: &Options) -> ExitCode {
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
-    let mut options = Options { seed: 0, seeds: 0, steps: STEPS_DEFAULT, keep_going: false, json: false, story: false };
+    let mut options = Options {
+        seed: 0,
+        seeds: 0,
+        steps: STEPS_DEFAULT,
+        keep_going: false,
+        json: false,
+        story: false,
+        converge: 0,
+        tenants: TENANTS_DEFAULT,
+    };
     let mut one = false;
     while let Some(name) = args.next() {
         let mut number = || -> Result<u64, String> {
@@ -74,7 +94,9 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
                 one = true;
             }
             "--seeds" => options.seeds = number()?,
-            "--steps" => options.steps = usize::try_from(number()?).map_err(|_| "--steps is too large".to_owned())?,
+            "--steps" => options.steps = small("--steps", number()?)?,
+            "--converge" => options.converge = small("--converge", number()?)?.max(2 * RING),
+            "--tenants" => options.tenants = small("--tenants", number()?)?.max(1),
             "--keep-going" => options.keep_going = true,
             "--story" => options.story = true,
             "--json" => options.json = true,
@@ -88,11 +110,76 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
     Ok(Some(options))
 }
 
+fn small(name: &str, number: u64) -> Result<usize, String> {
+    usize::try_from(number).ok().filter(|n| *n <= 1_000_000).ok_or_else(|| format!("{name} is too large"))
+}
+
+fn converge(options: &Options) -> ExitCode {
+    let mut random = Random::new(options.seed);
+    let rings = options.converge / RING;
+    let shapes = [
+        ("ring of rings", rings * RING, graph::ring_of_rings(rings, RING)),
+        ("random regular graph", options.converge, graph::regular(&mut random, options.converge, DEGREE)),
+    ];
+    for (name, nodes, edges) in shapes {
+        if let Err(violation) = scale(options, &mut random, (name, nodes), edges) {
+            println!("{name}: {violation}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Brings one large fabric up, takes one edge and one broker from it, and tells what that took.
+fn scale(
+    options: &Options,
+    random: &mut Random,
+    (name, nodes): (&str, usize),
+    edges: Vec<graph::Ends>,
+) -> Result<(), Violation> {
+    let count = edges.len() as u64;
+    let mut mesh = converge::Mesh::build(random, nodes, edges, options.tenants)
+        .ok_or_else(|| Violation("it cannot be built".to_owned()))?;
+    if !options.json {
+        println!("{name}: {nodes} brokers, {count} edges, {} tenants", options.tenants);
+    }
+    let (edge, node) = (random.below(mesh.edges()), random.below(nodes));
+    let degree = mesh.degree(node) as u64;
+    let events = [("all edges up", 2 * count * count), ("an edge fails", 2 * count), ("it comes back", 2 * count)];
+    for (at, (event, bound)) in events.into_iter().chain([("a broker dies", degree * 2 * count)]).enumerate() {
+        let begun = Instant::now();
+        let cost = match at {
+            0 => mesh.bring_up()?,
+            1 => mesh.cut(edge)?,
+            2 => mesh.mend(edge)?,
+            _ => mesh.kill(node)?,
+        };
+        let converge::Cost { millis, records, commits } = cost;
+        let (cpu, whole) = (begun.elapsed().as_secs_f64(), records <= bound);
+        if options.json {
+            println!(
+                "{{\"graph\":\"{name}\",\"brokers\":{nodes},\"edges\":{count},\"tenants\":{},\"event\":\"{event}\",\
+                 \"ms\":{millis},\"records\":{records},\"bound\":{bound},\"commits\":{commits},\"cpu_seconds\":{cpu:.3}}}",
+                options.tenants
+            );
+        } else {
+            println!(
+                "  {event}: {millis} ms, {records} records of at most {bound}, {commits} commits, {cpu:.2} s of CPU"
+            );
+        }
+        if !whole {
+            return Err(Violation(format!("{event}: {records} records, more than {bound}")));
+        }
+    }
+    Ok(())
+}
+
 fn tour(options: &Options) -> ExitCode {
     let begun = Instant::now();
     let mut shown = Instant::now();
     let terminal = std::io::stderr().is_terminal();
     let mut total = Stats::default();
+    let mut failovers = Vec::new();
     let (mut done, mut broken) = (0u64, 0u64);
     let mut last = 0;
     for seed in (options.seed..=u64::MAX).take(usize::try_from(options.seeds).unwrap_or(usize::MAX)) {
@@ -105,8 +192,10 @@ fn tour(options: &Options) -> ExitCode {
                 total.wire_bytes += report.stats.wire_bytes;
                 total.cuts += report.stats.cuts;
                 total.crashes += report.stats.crashes;
+                total.silences += report.stats.silences;
                 total.lies += report.stats.lies;
                 total.kept += report.stats.kept;
+                failovers.extend(report.failover);
                 last = report.trace;
             }
             Err(violation) => {
@@ -125,7 +214,8 @@ fn tour(options: &Options) -> ExitCode {
     if terminal {
         eprint!("\r\x1b[K");
     }
-    verdict(options, &total, done, broken, last, begun.elapsed());
+    failovers.sort_unstable();
+    verdict(options, &total, &failovers, (done, broken), last, begun.elapsed());
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -142,13 +232,16 @@ fn failure(options: &Options, seed: u64, violation: &str, terminal: bool) {
     }
 }
 
-fn verdict(options: &Options, total: &Stats, done: u64, broken: u64, trace: u64, took: Duration) {
+fn verdict(options: &Options, total: &Stats, failovers: &[u64], counts: (u64, u64), trace: u64, took: Duration) {
+    let (done, broken) = counts;
+    let (tries, [p99, most]) = (failovers.len(), slowest(failovers));
     let rate = done as f64 / took.as_secs_f64().max(0.001);
-    let Stats { published, received, wire_bytes, cuts, crashes, lies, kept } = *total;
+    let Stats { published, received, wire_bytes, cuts, crashes, silences, lies, kept } = *total;
     if options.json {
         println!(
             "{{\"seeds\":{done},\"broken\":{broken},\"published\":{published},\"received\":{received},\
-             \"wire_bytes\":{wire_bytes},\"cuts\":{cuts},\"crashes\":{crashes},\"lies\":{lies},\"kept\":{kept},\
+             \"wire_bytes\":{wire_bytes},\"cuts\":{cuts},\"crashes\":{crashes},\"silences\":{silences},\"lies\":{lies},\
+             \"kept\":{kept},\"failovers\":{tries},\"failover_p99_ms\":{p99:.1},\"failover_max_ms\":{most:.1},\
              \"last_trace\":\"{trace:016x}\",\"seconds\":{:.3},\"seeds_per_second\":{rate:.1}}}",
             took.as_secs_f64()
         );
@@ -156,7 +249,14 @@ fn verdict(options: &Options, total: &Stats, done: u64, broken: u64, trace: u64,
         let word = if broken == 0 { "all promises held" } else { "PROMISES BROKEN" };
         println!(
             "{word}: {done} seeds, {broken} broken; {published} published, {received} received, {wire_bytes} bytes \
-             between brokers, {cuts} cuts, {crashes} crashes, {lies} lies, {kept} deliveries that had to be; last trace {trace:016x}; {rate:.1} seeds/s"
+             between brokers, {cuts} cuts, {crashes} crashes, {silences} silences, {lies} lies, {kept} deliveries that had to \
+             be; {tries} failovers, p99 {p99:.1} ms, longest {most:.1} ms; last trace {trace:016x}; {rate:.1} seeds/s"
         );
     }
+}
+
+/// The 99th percentile and the greatest of sorted times, from microseconds in milliseconds.
+fn slowest(failovers: &[u64]) -> [f64; 2] {
+    let at = (failovers.len() * 99).div_ceil(100).saturating_sub(1);
+    [failovers.get(at), failovers.last()].map(|micros| micros.map_or(0.0, |micros| *micros as f64 / 1000.0))
 }

@@ -9,10 +9,14 @@ use glocal_core::name::{Label, NodeId, TenantId};
 use glocal_core::sched::{ClassConfig, HdwrrConfig};
 use glocal_core::time::UnixTime;
 
+use crate::graph;
 use crate::random::Random;
 
 /// Tenants by number.
 pub type Tenants = BTreeSet<usize>;
+
+/// The greatest delay of an edge in one direction, in microseconds: a round-trip time of 250 ms with what chance adds.
+const DELAY_MICROS: usize = 120_000;
 
 /// An edge of the plan: two brokers, and what each side and the bundle allow.
 #[derive(Clone, Debug)]
@@ -25,6 +29,10 @@ pub struct PlannedEdge {
     pub bundle: Tenants,
     /// What each end's own configuration allows.
     pub configured: [Tenants; 2],
+    /// What each end's configuration adds to the cost.
+    pub metrics: [u32; 2],
+    /// What anything takes over it at least, in microseconds, in one direction.
+    pub delay_micros: u64,
 }
 
 impl PlannedEdge {
@@ -34,6 +42,13 @@ impl PlannedEdge {
         let [a, b] = &self.configured;
         self.bundle.iter().filter(|t| a.contains(t) && b.contains(t)).copied().collect()
     }
+
+    /// What crossing it costs: one for the hop, and the greater metric.
+    #[must_use]
+    pub const fn cost(&self) -> u32 {
+        let [a, b] = self.metrics;
+        1 + if a > b { a } else { b }
+    }
 }
 
 /// A drawn world.
@@ -41,7 +56,7 @@ impl PlannedEdge {
 pub struct Plan {
     /// Brokers by number.
     pub nodes: Vec<NodeId>,
-    /// Edges by number; a tree.
+    /// Edges by number.
     pub edges: Vec<PlannedEdge>,
     /// Tenant ids by number; the last one is the superusers'.
     pub tenants: Vec<TenantId>,
@@ -53,7 +68,7 @@ pub struct Plan {
     pub faults: bool,
     /// Whether peers lie.
     pub liars: bool,
-    /// By tenant and broker: the hops to every broker.
+    /// By tenant and broker: the cost to every broker.
     ways: Vec<Vec<Vec<Option<u32>>>>,
 }
 
@@ -61,28 +76,28 @@ impl Plan {
     /// The plan of one seed.
     #[must_use]
     pub fn draw(random: &mut Random) -> Self {
-        let node_count = random.between(2, 6);
+        let node_count = random.between(2, 7);
         let tenants: Vec<TenantId> = (0..random.between(2, 4))
             .map(|i| format!("tenant{i}"))
             .chain(["root".to_owned()])
             .filter_map(|id| TenantId::parse(&id).ok())
             .collect();
-        let shape = random.below(3);
-        let edges = (1..node_count)
-            .map(|node| {
-                // A line, a star, or any tree.
-                let parent = match shape {
-                    0 => node - 1,
-                    1 => 0,
-                    _ => random.below(node),
-                };
+        let ends = graph::draw(random, node_count);
+        let far = random.chance(20);
+        // Brokers elsewhere are not told what a side does not allow of what the bundle does: where there are several ways,
+        // they may choose one that ends there.
+        let narrowed = ends.len() < node_count;
+        let edges = ends
+            .into_iter()
+            .enumerate()
+            .map(|(number, ends)| {
+                let mut metric = || if random.chance(30) { u32::try_from(random.below(50)).unwrap_or(0) } else { 0 };
+                let metrics = [metric(), metric()];
+                let delay_micros = if far { random.below(DELAY_MICROS) as u64 } else { 0 };
                 let mut subset = |percent| (0..tenants.len()).filter(|_| random.chance(percent)).collect::<Tenants>();
-                PlannedEdge {
-                    name: format!("e{node}"),
-                    ends: [parent, node],
-                    bundle: subset(75),
-                    configured: [subset(90), subset(90)],
-                }
+                let bundle = subset(75);
+                let configured = if narrowed { [subset(90), subset(90)] } else { [subset(100), subset(100)] };
+                PlannedEdge { name: format!("e{number}"), ends, bundle, configured, metrics, delay_micros }
             })
             .collect();
         let nodes = (0..node_count).filter_map(|i| NodeId::parse(&format!("r{i}/n{i}")).ok()).collect();
@@ -105,8 +120,14 @@ impl Plan {
     #[must_use]
     pub fn pair() -> Self {
         let both: Tenants = [0, 1].into();
-        let edge =
-            PlannedEdge { name: "e1".to_owned(), ends: [0, 1], bundle: both.clone(), configured: [both.clone(), both] };
+        let edge = PlannedEdge {
+            name: "e1".to_owned(),
+            ends: [0, 1],
+            bundle: both.clone(),
+            configured: [both.clone(), both],
+            metrics: [0; 2],
+            delay_micros: 0,
+        };
         let mut plan = Self {
             nodes: ["r0/n0", "r1/n1"].iter().filter_map(|name| NodeId::parse(name).ok()).collect(),
             edges: vec![edge],
@@ -175,29 +196,14 @@ impl Plan {
         HdwrrConfig { classes: ClassConfig::new(self.lane_bytes_max), ..HdwrrConfig::default() }
     }
 
-    /// Hops from one broker to every other along edges that carry `tenant`; `None` where there is no way.
+    /// The cost from one broker to every other along edges that carry `tenant`; `None` where there is no way.
     #[must_use]
     pub fn distances(&self, from: usize, tenant: usize) -> &[Option<u32>] {
         self.ways.get(tenant).and_then(|ways| ways.get(from)).map_or(&[], Vec::as_slice)
     }
 
     fn find_ways(&self, from: usize, tenant: usize) -> Vec<Option<u32>> {
-        let mut out = vec![None; self.nodes.len()];
-        let mut stack = vec![(from, 0)];
-        while let Some((node, hops)) = stack.pop() {
-            match out.get_mut(node) {
-                Some(slot @ None) => *slot = Some(hops),
-                _ => continue,
-            }
-            for edge in self.edges.iter().filter(|e| e.effective().contains(&tenant)) {
-                let [a, b] = edge.ends;
-                if a == node {
-                    stack.push((b, hops + 1));
-                } else if b == node {
-                    stack.push((a, hops + 1));
-                }
-            }
-        }
-        out
+        let carrying = self.edges.iter().filter(|edge| edge.effective().contains(&tenant));
+        graph::ways(self.nodes.len(), from, carrying.map(|edge| (edge.ends, edge.cost())))
     }
 }

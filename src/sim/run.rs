@@ -17,6 +17,8 @@ pub struct Report {
     pub trace: u64,
     /// Counts.
     pub stats: Stats,
+    /// How long a failover took, in microseconds, where there was one.
+    pub failover: Option<u64>,
 }
 
 /// Runs one seed with storms of `steps` actions.
@@ -55,6 +57,7 @@ fn live(world: &mut World, steps: usize) -> Result<Report, Violation> {
         world.dial(edge);
     }
     for _ in 0..STORMS {
+        world.draw_pace();
         for _ in 0..steps {
             world.act()?;
             world.pump(false)?;
@@ -66,10 +69,16 @@ fn live(world: &mut World, steps: usize) -> Result<Report, Violation> {
         calm(world)?;
         // Long enough for idle lanes to be reset and reply routes to be forgotten.
         if world.random.chance(50) {
-            world.now = world.now.plus_millis(61_000);
+            world.sleep(world.now.plus_millis(61_000));
         }
     }
-    Ok(Report { trace: world.trace.hash(), stats: world.stats })
+    let mut failover = None;
+    if world.plan.faults {
+        failover = world.fail_over()?;
+        world.rest()?;
+        world.check()?;
+    }
+    Ok(Report { trace: world.trace.hash(), stats: world.stats, failover })
 }
 
 /// Only messages, no change and no fault: everybody gets exactly what they must.

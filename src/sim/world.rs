@@ -9,7 +9,7 @@ use bytes::Bytes;
 use glocal_core::name::{Class, RawName};
 use glocal_core::tenant::Tenants;
 use glocal_core::time::Time;
-use glocal_core::topology::LinkError;
+use glocal_core::topology::{LinkError, LinkMessage};
 use glocal_engine::batch::Batch;
 use glocal_engine::driver::{Command, FOLLOW_MS, Outcome};
 use glocal_engine::lane_reader::{Arrivals, Incoming};
@@ -20,6 +20,7 @@ use glocal_engine::session::take_replies;
 use crate::bridge::{Bridge, Stage};
 use crate::broker::{Broker, Todo, node_principal};
 use crate::client::{Client, Got, Publish};
+use crate::fault::Weather;
 use crate::oracle::{Delivered, Entered, Message, MessageId, Oracle, Violation, ensure};
 use crate::plan::Plan;
 use crate::random::{Random, Trace};
@@ -38,6 +39,8 @@ pub struct Stats {
     pub cuts: u64,
     /// Brokers that died.
     pub crashes: u64,
+    /// Edges that fell silent, and brokers that stood still.
+    pub silences: u64,
     /// Attempts of liars.
     pub lies: u64,
     /// Deliveries that had to happen whatever broke, and did.
@@ -71,6 +74,10 @@ pub struct World {
     pub lost: Tally,
     /// Messages that clients received.
     pub received: Tally,
+    /// Link state that was seen on control streams, where peers lie.
+    pub heard: Vec<LinkMessage>,
+    /// What is wrong now.
+    pub weather: Weather,
     /// Whether anything broke yet.
     pub faulted: bool,
     /// What it did.
@@ -110,6 +117,8 @@ impl World {
             counters: Vec::new(),
             lost: Tally::new(),
             received: Tally::new(),
+            heard: Vec::new(),
+            weather: Weather::fair(&plan),
             faulted: false,
             stats: Stats::default(),
             story: None,
@@ -158,15 +167,16 @@ impl World {
     /// # Errors
     /// The first broken promise.
     pub fn pump(&mut self, hurry: bool) -> Result<(), Violation> {
-        self.now = self.now.plus_micros(self.random.below(2_000) as u64);
+        self.now = self.now.plus_micros(self.random.below(self.weather.pace_micros) as u64);
         self.tick();
         for number in self.clients.keys().copied().collect::<Vec<_>>() {
-            if hurry || self.random.chance(60) {
+            let node = self.clients.get(&number).map_or(0, |client| client.node);
+            if (hurry || self.random.chance(60)) && !self.weather.is_frozen(node, self.now) {
                 self.move_client(number, hurry)?;
             }
         }
         for node in 0..self.brokers.len() {
-            if hurry || self.random.chance(60) {
+            if (hurry || self.random.chance(60)) && !self.weather.is_frozen(node, self.now) {
                 let most = if hurry { usize::MAX } else { self.random.between(1, 6) };
                 self.drive(node, most)?;
                 self.look_after(node);
@@ -394,8 +404,7 @@ impl World {
 
     /// An end's control half has taken note that its bridge is up.
     fn opened(&mut self, node: usize, edge: usize, side: usize, number: u64, lists: u32) {
-        let delay = self.random.between(100, 5_000) as u64;
-        let ready = self.now.plus_micros(delay);
+        let ready = self.now.plus_micros(self.delay(edge));
         let Some(broker) = self.brokers.get(node).and_then(Option::as_ref) else { return };
         let Some(bridge) = self.bridges.get_mut(edge).and_then(Option::as_mut).filter(|b| b.number == number) else {
             return;
@@ -407,7 +416,7 @@ impl World {
         let Some(link) = broker.link(edge) else { return };
         let peer = self.plan.nodes.iter().find(|n| *n == link.edge().peer()).and_then(node_principal);
         if let Some(peer) = peer {
-            end.open(&Arc::new(Incoming::new(Arc::clone(&broker.shared), Arc::clone(link.edge()), peer)));
+            end.open(&Arc::new(Incoming::new(Arc::clone(&broker.shared), Arc::clone(link.edge()), peer)), self.now);
         }
         other.ready = Some((ready, lists));
         self.tell_story(|| format!("bridge {number} of edge {edge} is up at node {node}, which sends {lists} lists"));
@@ -415,11 +424,18 @@ impl World {
 
     fn move_bridge(&mut self, edge: usize, hurry: bool) -> Result<(), Violation> {
         for side in 0..2 {
+            let node = self.plan.edges.get(edge).and_then(|e| e.ends.get(side)).copied().unwrap_or(0);
+            if self.weather.is_frozen(node, self.now) {
+                continue;
+            }
             self.turn(edge, side)?;
+            self.watch(edge, side);
             self.write(edge, side, hurry)?;
             self.write_words(edge, side);
-            self.read(edge, side, hurry)?;
-            self.read_words(edge, side)?;
+            if !self.weather.is_dark(edge, side) {
+                self.read(edge, side, hurry)?;
+                self.read_words(edge, side)?;
+            }
         }
         let over = |bridge: &Bridge| bridge.ends.iter().all(|end| end.stage == Stage::Over);
         if self.bridges.get(edge).and_then(Option::as_ref).is_some_and(over) {
@@ -440,6 +456,7 @@ impl World {
     /// Stages of one end that come with time.
     fn turn(&mut self, edge: usize, side: usize) -> Result<(), Violation> {
         let now = self.now;
+        let dark = self.weather.is_dark(edge, side);
         let Some(planned) = self.plan.edges.get(edge) else { return Ok(()) };
         let [a, b] = planned.ends;
         let [node, peer] = if side == 0 { [a, b] } else { [b, a] };
@@ -449,7 +466,7 @@ impl World {
         let Some(broker) = self.brokers.get_mut(node).and_then(Option::as_mut) else { return Ok(()) };
         let Some(key) = broker.key(edge) else { return Ok(()) };
         match end.stage {
-            Stage::Opening(time) if time <= now => {
+            Stage::Opening(time) if time <= now && !dark => {
                 let effective = crate::greet::shake_hands(planned, side, number)?;
                 end.stage = Stage::Announced;
                 let command = Command::EdgeUp { edge: key, effective, peer_incarnation: life };
@@ -459,7 +476,7 @@ impl World {
                 end.stage = Stage::Losing(Time(u64::MAX));
                 broker.todo.push_back(Todo::Down(edge, side, number, Command::EdgeDown { edge: key }));
             }
-            Stage::Up => {
+            Stage::Up if !dark => {
                 if let Some((_, lists)) = end.ready.take_if(|(time, _)| *time <= now) {
                     broker.todo.push_back(Todo::Reader(Command::EdgeReady { edge: key, lists }));
                 }
@@ -471,7 +488,7 @@ impl World {
 
     fn write(&mut self, edge: usize, side: usize, hurry: bool) -> Result<(), Violation> {
         let most = if hurry { 1 << 20 } else { self.random.between(1, 30_000) };
-        let delay = self.random.between(50, 3_000) as u64;
+        let delay = self.delay(edge);
         let Some(planned) = self.plan.edges.get(edge) else { return Ok(()) };
         let Some(node) = planned.ends.get(side) else { return Ok(()) };
         let Some(bridge) = self.bridges.get_mut(edge).and_then(Option::as_mut) else { return Ok(()) };

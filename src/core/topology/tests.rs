@@ -397,6 +397,20 @@ fn an_old_state_told_again_changes_nothing() {
 }
 
 #[test]
+fn an_end_cannot_end_all_epochs_of_its_edge() {
+    let mut mesh = all_up(4, &ring(4));
+    let bytes = Word::Down.signed_bytes(&label("f"), &label("e2"), u64::MAX, 10);
+    let toy = Toy { node: NodeId::parse("r/n0002").unwrap(), incarnation: 10 };
+    let end = Consent { incarnation: 10, signature: toy.sign(&bytes) };
+    assert_eq!(lie(&mut mesh, LinkState::Down { epoch: u64::MAX, by: 0, end }), Err(LinkError::Range));
+    mesh.set(2, false);
+    mesh.settle();
+    mesh.set(2, true);
+    mesh.settle();
+    mesh.check();
+}
+
+#[test]
 fn keys_are_taken_from_brokers_of_the_fabric_alone() {
     let mut mesh = all_up(3, &ring(3));
     let toy = |name: &str, incarnation| Toy { node: NodeId::parse(name).unwrap(), incarnation }.own_key();
