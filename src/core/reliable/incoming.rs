@@ -183,6 +183,15 @@ impl<M> Incoming<M> {
         Some(Acknowledgement { incarnation: flow.incarnation, through: flow.settled, gap })
     }
 
+    /// The origin lives in a newer life: nobody sends any more what messages of an earlier one wait for. Those messages.
+    pub fn reborn(&mut self, origin: BrokerIndex, life: u64, budget: &Budget) -> Vec<M> {
+        let Some(flow) = self.flows.get_mut(&origin).filter(|flow| flow.incarnation < life) else { return Vec::new() };
+        let new = Flow::new(life, flow.heard);
+        let old = std::mem::replace(flow, new);
+        budget.give(old.early_bytes);
+        old.early.into_values().map(|early| early.message).collect()
+    }
+
     /// Origins of which something waits, for whoever looks after it.
     pub fn waiting(&self) -> impl Iterator<Item = BrokerIndex> + '_ {
         self.flows.iter().filter(|(_, flow)| !flow.early.is_empty()).map(|(origin, _)| *origin)

@@ -435,3 +435,23 @@ fn members_of_a_new_life_and_no_members_are_chosen_again_under_the_same_receipt(
     assert_eq!(finished, [Finished { to: 7, targets: 1 }]);
     assert!(outgoing.is_idle());
 }
+
+#[test]
+fn what_came_too_early_of_a_life_that_is_over_is_not_kept() {
+    let (mut incoming, budget, now) = (Incoming::<u64>::default(), budget(), Time(5));
+    let place = |incarnation, seq, back| Place { origin: BrokerIndex(1), incarnation, seq, back, bytes: BYTES };
+    let mut offer = |incoming: &mut Incoming<u64>, place: &Place| {
+        let verdict = incoming.offer(place, Bringer(1), &budget, now, &mut Vec::new());
+        if verdict == Verdict::Early {
+            incoming.keep(place, 7, &budget);
+        }
+        verdict
+    };
+    assert_eq!(offer(&mut incoming, &place(1, 3, 1)), Verdict::Early);
+    assert_eq!((incoming.is_idle(), budget.used()), (false, BYTES));
+    assert_eq!(incoming.reborn(BrokerIndex(1), 1, &budget), [], "it lives on");
+    assert_eq!(incoming.reborn(BrokerIndex(1), 2, &budget), [7]);
+    assert_eq!((incoming.is_idle(), budget.used()), (true, 0));
+    assert_eq!(offer(&mut incoming, &place(1, 4, 1)), Verdict::Stale, "a straggler");
+    assert_eq!(offer(&mut incoming, &place(2, 1, 0)), Verdict::Deliver);
+}

@@ -84,11 +84,11 @@ fn wake_kept(tenant: &Arc<Tenant>, flow: &Arc<Flow>, now: Time, batch: &mut Batc
 
 /// A broker was heard of in some life, by its interest or over its own bridge. `tenant` where one tenant's lane said so.
 pub(crate) fn heard(shared: &Shared, tenant: Option<TenantKey>, broker: BrokerIndex, life: u64) {
-    let flows: Vec<Arc<Flows>> = match tenant {
-        Some(key) => vec![shared.reliable().flows(key)],
-        None => shared.reliable().tenants.read().values().cloned().collect(),
+    let flows: Vec<(TenantKey, Arc<Flows>)> = match tenant {
+        Some(key) => vec![(key, shared.reliable().flows(key))],
+        None => shared.reliable().tenants.read().iter().map(|(key, flows)| (*key, Arc::clone(flows))).collect(),
     };
-    for flows in flows {
+    for (tenant, flows) in flows {
         let newer = {
             let mut lives = flows.lives.lock();
             let known = lives.entry(broker).or_insert(0);
@@ -97,13 +97,17 @@ pub(crate) fn heard(shared: &Shared, tenant: Option<TenantKey>, broker: BrokerIn
             newer
         };
         if newer {
-            flows.both().into_iter().for_each(|flow| reborn(shared, flow, broker, life));
+            flows.both().into_iter().for_each(|flow| reborn(shared, tenant, flow, broker, life));
         }
     }
 }
 
-/// Takes back what an earlier life of a broker has not acknowledged.
-fn reborn(shared: &Shared, flow: &Flow, broker: BrokerIndex, life: u64) {
+/// Takes back what an earlier life of a broker has not acknowledged, and forgets what came of it too early.
+fn reborn(shared: &Shared, tenant: TenantKey, flow: &Flow, broker: BrokerIndex, life: u64) {
+    let ended = flow.incoming.lock().reborn(broker, life, &shared.reliable().budget).len();
+    if let Some(tenant) = shared.tenants().by_key(tenant) {
+        tenant.counters().class(flow.class).dropped(DropReason::OriginGone, ended as u64);
+    }
     let orphans = flow.outgoing.lock().reborn(broker, life, &shared.reliable().budget);
     if !orphans.is_empty() {
         flow.orphans.lock().extend(orphans.into_iter().map(|orphan| (broker, orphan)));
@@ -148,7 +152,7 @@ fn on_delivered(shared: &Shared, tenant: &Arc<Tenant>, (from, life): (BrokerInde
         return counters.dropped(DropReason::BadTarget, 1);
     }
     heard(shared, Some(tenant.key()), from, life);
-    reborn(shared, &flow, from, life);
+    reborn(shared, tenant.key(), &flow, from, life);
     let mut finished = Vec::new();
     let budget = &shared.reliable().budget;
     let through = (body.through, body.gap);
