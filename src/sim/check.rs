@@ -17,6 +17,9 @@ use crate::world::World;
 
 /// Rounds after which a world that is left alone must have come to rest.
 const ROUNDS_TO_REST: usize = 4_000;
+/// Rounds after which time passes faster, and by how much, in milliseconds.
+const ROUNDS_OF_HASTE: usize = 500;
+const PATIENCE_MS: u64 = 20;
 /// Names asked of every table.
 const PROBES: [&str; 9] = ["a", "b", "a.a", "a.b", "b.a", "c.b", "a.b.c", "c.c.c", "b.b.a"];
 
@@ -42,7 +45,11 @@ impl World {
     /// # Errors
     /// When it never comes to rest, or a promise breaks on the way.
     pub fn drain(&mut self) -> Result<(), Violation> {
-        for _ in 0..ROUNDS_TO_REST {
+        for round in 0..ROUNDS_TO_REST {
+            if round > ROUNDS_OF_HASTE {
+                // What is left waits for its time, such as what lanes had no room for.
+                self.sleep(self.now.plus_millis(PATIENCE_MS));
+            }
             // Also after the last fault an end may find its peer to have been silent for too long.
             (0..self.bridges.len()).for_each(|edge| self.dial(edge));
             self.pump(true)?;
@@ -60,26 +67,43 @@ impl World {
                 self.now = self.now.max(next);
             }
         }
+        let what = self.unrest().unwrap_or_else(|| "brokers want what others have not told".to_owned());
         let kept = |(node, broker): (usize, &Option<Broker>)| {
             let text = broker.as_ref().filter(|b| !b.shared.reliable().is_idle())?.shared.reliable().to_string();
-            Some(format!(" node {node} keeps messages: {text}"))
+            Some(format!("; node {node} keeps messages: {text}"))
         };
-        let kept: Vec<String> = self.brokers.iter().enumerate().filter_map(kept).collect();
-        Err(Violation(format!("the world does not come to rest;{}", kept.join(";"))))
+        let kept: String = self.brokers.iter().enumerate().filter_map(kept).collect();
+        Err(Violation(format!("the world does not come to rest: {what}{kept}")))
     }
 
     fn is_idle(&self) -> bool {
-        let idle = |broker: &Broker| {
+        self.unrest().is_none()
+    }
+
+    /// What has not come to rest.
+    fn unrest(&self) -> Option<String> {
+        for (node, broker) in self.brokers.iter().enumerate() {
+            let Some(broker) = broker else { return Some(format!("node {node} is dead")) };
             let links = broker.shared.links();
             let lanes = links.iter();
-            let empty = lanes.map(|link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())).sum::<usize>() == 0;
-            let settled = broker.shared.reliable().is_idle();
+            let queued = lanes.map(|link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())).sum::<usize>();
             let told = links.iter().all(|link| link.outbox().with(|outbox| outbox.is_empty()));
-            broker.todo.is_empty() && !broker.driver.is_waiting() && empty && settled && told
-        };
-        self.bridges.iter().all(|b| b.as_ref().is_some_and(crate::bridge::Bridge::is_quiet))
-            && self.brokers.iter().all(|b| b.as_ref().is_some_and(idle))
-            && self.clients.values().all(crate::client::Client::is_quiet)
+            let waits = [
+                (!broker.todo.is_empty(), "has commands to take"),
+                (broker.driver.is_waiting() || !told, "has something to tell its neighbours"),
+                (queued > 0, "has messages in its lanes"),
+                (!broker.shared.reliable().is_idle(), "waits for acknowledgements, or for what is missing"),
+            ];
+            if let Some((_, what)) = waits.iter().find(|(waits, _)| *waits) {
+                return Some(format!("node {node} {what}"));
+            }
+        }
+        let still = |bridge: &Option<crate::bridge::Bridge>| bridge.as_ref().is_some_and(|bridge| bridge.is_quiet());
+        if let Some(edge) = self.bridges.iter().position(|bridge| !still(bridge)) {
+            return Some(format!("edge {edge} is not up, or something is on its way over it"));
+        }
+        let client = self.clients.values().find(|client| !client.is_quiet());
+        client.map(|client| format!("client {} waits", client.number))
     }
 
     /// Checks everything that must hold at rest.

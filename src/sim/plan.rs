@@ -15,8 +15,9 @@ use crate::random::Random;
 /// Tenants by number.
 pub type Tenants = BTreeSet<usize>;
 
-/// The greatest delay of an edge in one direction, in microseconds: a round-trip time of 250 ms with what chance adds.
-const DELAY_MICROS: usize = 120_000;
+/// The greatest delay of an edge in one direction, in microseconds: through the whole world and back in a second, which a
+/// first publish waits for what others want.
+const DELAY_MICROS: usize = 60_000;
 
 /// An edge of the plan: two brokers, and what each side and the bundle allow.
 #[derive(Clone, Debug)]
