@@ -440,7 +440,7 @@ fn members_of_a_new_life_and_no_members_are_chosen_again_under_the_same_receipt(
 fn what_came_too_early_of_a_life_that_is_over_is_not_kept() {
     let (mut incoming, budget, now) = (Incoming::<u64>::default(), budget(), Time(5));
     let place = |incarnation, seq, back| Place { origin: BrokerIndex(1), incarnation, seq, back, bytes: BYTES };
-    let mut offer = |incoming: &mut Incoming<u64>, place: &Place| {
+    let offer = |incoming: &mut Incoming<u64>, place: &Place| {
         let verdict = incoming.offer(place, Bringer(1), &budget, now, &mut Vec::new());
         if verdict == Verdict::Early {
             incoming.keep(place, 7, &budget);
