@@ -60,7 +60,10 @@ struct SubRecord {
     filter: Filter,
     sub: Arc<Sub>,
     scope: Vec<TenantKey>,
+    /// Whether brokers elsewhere are told of it, tenant by tenant.
     advertised: bool,
+    /// Whether it observes all tenants, and is told as one.
+    everywhere: bool,
 }
 
 #[derive(Debug)]
@@ -129,6 +132,8 @@ pub struct Control {
     /// The tenants for which sessions publish.
     publishing: BTreeMap<u64, BTreeSet<TenantKey>>,
     next_stream: u64,
+    /// What observers of all tenants want here, counted.
+    observers: BTreeMap<Interest, u32>,
 }
 
 impl Control {
@@ -174,6 +179,7 @@ impl Control {
             publishing: BTreeMap::new(),
             // Greater in every life, and far enough apart for a thousand streams a millisecond.
             next_stream: incarnation.wrapping_shl(STREAMS_PER_LIFE_BITS),
+            observers: BTreeMap::new(),
         })
     }
 
@@ -210,19 +216,21 @@ impl Control {
         let filter = permit.object().0.clone();
         let sub = Sub::new(Arc::clone(port), sid, &filter, queue, permit.rule().is_observer());
         let sub = Arc::new(sub.tagged(tag));
-        let scope: Vec<TenantKey> = match permit.scope() {
-            Scope::One(tenant) => vec![tenant.key()],
-            Scope::All => self.tenants.iter().map(|t| t.key()).collect(),
+        let (scope, is_all): (Vec<TenantKey>, bool) = match permit.scope() {
+            Scope::One(tenant) => (vec![tenant.key()], false),
+            Scope::All => (self.tenants.iter().map(|t| t.key()).collect(), true),
         };
-        subs.insert(
-            sid,
-            SubRecord { filter: filter.clone(), sub: Arc::clone(&sub), scope: scope.clone(), advertised: !local_only },
-        );
+        let (advertised, everywhere) = (!local_only && !is_all, !local_only && is_all);
+        let (held, of) = (filter.clone(), Arc::clone(&sub));
+        subs.insert(sid, SubRecord { filter: held, sub: of, scope: scope.clone(), advertised, everywhere });
+        if everywhere {
+            self.observe(wish(&filter, &sub));
+        }
         for tenant in scope {
             if let Some(table) = self.table(tenant) {
                 table.add_local(filter.raw(), Arc::clone(&sub));
             }
-            if !local_only {
+            if advertised {
                 self.hold(tenant, wish(&filter, &sub));
             }
         }
@@ -257,6 +265,9 @@ impl Control {
             if record.advertised {
                 self.release(*tenant, wish(&record.filter, &record.sub));
             }
+        }
+        if record.everywhere {
+            self.observe_no_more(&wish(&record.filter, &record.sub));
         }
     }
 
@@ -350,6 +361,7 @@ fn wish(filter: &Filter, sub: &Sub) -> Interest {
 
 mod change;
 mod interest;
+mod observers;
 mod routing;
 
 use interest::TenantState;

@@ -18,10 +18,12 @@ use crate::routes::{BrokerIndex, Brokers};
 use crate::time::Time;
 
 mod digest;
+mod observer;
 mod own;
 mod record;
 
 pub use digest::{BUCKETS, Digest};
+pub use observer::Observer;
 pub use record::{Consent, LinkCrypto, LinkKey, LinkRecord, LinkState, PublicKey, Signature, Word};
 
 /// Something that is told to a neighbour.
@@ -31,6 +33,8 @@ enum Item {
     Key(BrokerIndex),
     /// An edge of the fabric, by its place in [`Topology::edges`].
     State(usize),
+    /// A broker's word of its observers.
+    Observer(BrokerIndex),
 }
 
 /// Why a record of a peer was not taken. Only a bad signature is the peer's fault.
@@ -140,6 +144,8 @@ pub struct Topology {
     edges: Vec<FabricEdge>,
     own_edges: BTreeMap<EdgeKey, OwnEdge>,
     keys: BTreeMap<BrokerIndex, LinkKey>,
+    observers: BTreeMap<BrokerIndex, Observer>,
+    observers_changed: bool,
     crypto: Box<dyn LinkCrypto>,
     brokers: Arc<Brokers>,
     changed: bool,
@@ -171,6 +177,8 @@ impl Topology {
             edges,
             own_edges,
             keys,
+            observers: BTreeMap::new(),
+            observers_changed: false,
             crypto,
             brokers,
             changed: true,
@@ -219,6 +227,8 @@ impl Topology {
         }
         self.names = self.edges.iter().enumerate().map(|(place, edge)| (edge.name.clone(), place)).collect();
         self.keys.retain(|broker, _| brokers.name(*broker).is_some_and(|name| brokers.index(name).is_some()));
+        self.observers.retain(|_, word| brokers.index(&word.node).is_some());
+        self.observers_changed = true;
         self.brokers = brokers;
         let places = self.edges.len();
         for own in self.own_edges.values_mut() {
@@ -295,6 +305,7 @@ impl Topology {
                     .edges
                     .get(place)
                     .and_then(|edge| Some(LinkRecord::State { edge: edge.name.clone(), state: edge.state.clone()? })),
+                Item::Observer(broker) => self.observers.get(&broker).cloned().map(LinkRecord::Observer),
             };
             self.sent += u64::from(record.is_some());
             out.extend(record.map(LinkMessage::Record));
@@ -314,6 +325,7 @@ impl Topology {
             LinkMessage::Word(word) => self.on_word(key, word),
             LinkMessage::Record(LinkRecord::Key(link_key)) => self.on_key(key, link_key),
             LinkMessage::Record(LinkRecord::State { edge, state }) => self.on_state(key, &edge, state),
+            LinkMessage::Record(LinkRecord::Observer(word)) => self.on_observer(key, word),
         }
     }
 
@@ -338,6 +350,7 @@ impl Topology {
         let of_earlier_life = |edge: &&mut FabricEdge| edge.is_by(broker, |life| life < link_key.incarnation);
         self.edges.iter_mut().filter(of_earlier_life).for_each(|edge| edge.state = None);
         self.keys.insert(broker, link_key);
+        self.forget_observer(broker);
         self.changed = true;
         self.flood(Item::Key(broker), Some(from));
         Ok(())

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use glocal_core::limits::LINK_RECORDS_AT_ONCE;
 use glocal_core::name::{Label, NodeId};
 use glocal_core::sched::Lanes;
-use glocal_core::topology::{Consent, Digest, LinkKey, LinkMessage, LinkRecord, LinkState, NeighbourWord};
+use glocal_core::topology::{Consent, Digest, LinkKey, LinkMessage, LinkRecord, LinkState, NeighbourWord, Observer};
 use glocal_wire::control as wire;
 use glocal_wire::control::Control;
 
@@ -63,6 +63,10 @@ pub fn to_wire(message: LinkMessage) -> Control {
             wire::LinkKey { node: node.to_string(), incarnation, key, chain, signature }.into()
         }
         LinkMessage::Record(LinkRecord::State { edge, state }) => state_to_wire(edge.to_string(), state),
+        LinkMessage::Record(LinkRecord::Observer(Observer { node, seq, present, end })) => {
+            let Consent { incarnation, signature } = end;
+            wire::LinkObserver { node: node.to_string(), incarnation, seq, present, signature }.into()
+        }
     }
 }
 
@@ -101,6 +105,7 @@ pub fn from_wire(control: Control) -> Result<Result<LinkMessage, &'static str>, 
         Control::LinkKey(body) => Ok(link_key(body)),
         Control::LinkUp(body) => Ok(up(body)),
         Control::LinkDown(body) => Ok(down(body)),
+        Control::LinkObserver(body) => Ok(observer(body)),
         other => Err(Box::new(other)),
     }
 }
@@ -109,6 +114,13 @@ fn link_key(body: wire::LinkKey) -> Result<LinkMessage, &'static str> {
     let wire::LinkKey { node, incarnation, key, chain, signature } = body;
     let node = NodeId::parse(&node).map_err(|_| "node")?;
     Ok(LinkMessage::Record(LinkRecord::Key(LinkKey { node, incarnation, key, chain, signature })))
+}
+
+fn observer(body: wire::LinkObserver) -> Result<LinkMessage, &'static str> {
+    let wire::LinkObserver { node, incarnation, seq, present, signature } = body;
+    let node = NodeId::parse(&node).map_err(|_| "node")?;
+    let end = Consent { incarnation, signature };
+    Ok(LinkMessage::Record(LinkRecord::Observer(Observer { node, seq, present, end })))
 }
 
 fn up(body: wire::LinkUp) -> Result<LinkMessage, &'static str> {
@@ -145,7 +157,9 @@ mod tests {
         };
         let edge = Label::parse("e").unwrap();
         let up = LinkState::Up { epoch: 1, revision: 2, cost: 3, ends: [consent(1), consent(2)] };
+        let observer = Observer { node: NodeId::parse("r/n").unwrap(), seq: 2, present: true, end: consent(5) };
         let messages = [
+            LinkMessage::Record(LinkRecord::Observer(observer)),
             LinkMessage::Word(NeighbourWord::Propose { epoch: 1, metric: 2 }),
             LinkMessage::Word(NeighbourWord::Agree { epoch: 1, end: consent(7) }),
             LinkMessage::Word(NeighbourWord::Digest { digest: Digest { root: 1, buckets: vec![2; 64] }, answer: true }),

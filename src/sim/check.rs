@@ -119,9 +119,26 @@ impl World {
                 self.check_routes(node, tenant)?;
                 self.check_table(node, tenant)?;
             }
+            self.check_observers(node)?;
             self.check_bounds(node)?;
         }
         self.check_account()
+    }
+
+    /// Every broker knows which others observe all tenants.
+    fn check_observers(&self, node: usize) -> Result<(), Violation> {
+        let Some(broker) = self.brokers.get(node).and_then(Option::as_ref) else { return Ok(()) };
+        let observes = |far: usize| {
+            let here = self.oracle.clients.values().filter(|v| v.alive && v.node == far);
+            here.flat_map(|v| v.subs.values()).any(|s| s.is_live() && s.tenant.is_none())
+        };
+        let expected: Vec<BrokerIndex> = (0..self.brokers.len())
+            .filter(|far| *far != node && observes(*far))
+            .filter_map(|far| u32::try_from(far).map(BrokerIndex).ok())
+            .collect();
+        let known: Vec<BrokerIndex> = broker.driver.control().topology().observing().collect();
+        ensure!(known == expected, "node {node}: {known:?} are known to observe, {expected:?} do");
+        Ok(())
     }
 
     /// Live subscriptions of one broker that reach one tenant.
@@ -148,7 +165,9 @@ impl World {
         let (mut remote, mut present) = (0, Vec::new());
         for far in (0..self.brokers.len()).filter(|far| *far != node && hops.get(*far).is_some_and(Option::is_some)) {
             let told: Vec<_> = self.subs(far, tenant).into_iter().filter(|(_, s)| !s.local_only).collect();
-            present.extend((!told.is_empty()).then(|| u32::try_from(far).map(BrokerIndex).ok()).flatten());
+            // Observers of all tenants are told of as one, whatever the tenant.
+            let is_here = told.iter().any(|(_, s)| s.tenant.is_some());
+            present.extend(is_here.then(|| u32::try_from(far).map(BrokerIndex).ok()).flatten());
             if !follows {
                 continue;
             }

@@ -82,7 +82,7 @@ impl World {
             LinkMessage::Record(LinkRecord::State { edge, state }) => {
                 topology.order_of(edge).is_some_and(|known| state.order() <= known)
             }
-            LinkMessage::Word(_) => false,
+            LinkMessage::Record(LinkRecord::Observer(_)) | LinkMessage::Word(_) => false,
         };
         is_old.then_some(message)
     }

@@ -23,7 +23,7 @@ pub use body::{
 pub use interest::{InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd};
 
 pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
-pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp};
+pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp};
 
 use crate::frame::CONTROL_HEAD_BYTES;
 use crate::{EncodeError, FrameError};
@@ -145,6 +145,8 @@ control! {
     LinkDown = 0x24;
     /// What the sender knows of the fabric's edges, in short.
     LinkDigest = 0x25;
+    /// Whether a broker has an observer of all tenants.
+    LinkObserver = 0x26;
     /// A target tells an origin how far it has delivered.
     Delivered = 0x28;
     /// A broker on the way had no room for a message.

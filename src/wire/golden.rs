@@ -10,8 +10,8 @@ use crate::control::{
     Ack, AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello,
     BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, Error, ForgetHandles, Goodbye, Hello, Interest,
     InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey,
-    LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence, PresenceEnd, Probe,
-    ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
+    LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence,
+    PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -148,6 +148,10 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         ("link-down", LinkDown { edge: text("e1"), epoch: 9, by: 1, incarnation: 8, signature: [6; 64] }.into()),
         ("link-digest", LinkDigest { root: 7, buckets: (0..64).collect(), answer: true }.into()),
         ("link-digest-root", LinkDigest { root: 7, buckets: vec![], answer: false }.into()),
+        (
+            "link-observer",
+            LinkObserver { node: text("global/g1"), incarnation: 8, seq: 2, present: true, signature: [6; 64] }.into(),
+        ),
         ("delivered", Delivered { class: 1, incarnation: 8, through: 1 << 40, gap: true }.into()),
         ("overflowed", Overflowed { class: 3, incarnation: 8, seq: 300 }.into()),
         ("memberless", Memberless { class: 3, incarnation: 8, seq: 11, group: text("workers") }.into()),

@@ -199,7 +199,8 @@ impl Control {
     fn rescope(&mut self, session: u64, sid: u32, record: &mut SubRecord, scope: Vec<TenantKey>) {
         let (was, is): (BTreeSet<_>, BTreeSet<_>) =
             (record.scope.iter().copied().collect(), scope.iter().copied().collect());
-        let lost = SubRecord { scope: was.difference(&is).copied().collect(), ..record.clone() };
+        let scope_lost = was.difference(&is).copied().collect();
+        let lost = SubRecord { scope: scope_lost, everywhere: false, ..record.clone() };
         self.forget(session, sid, &lost);
         for tenant in is.difference(&was) {
             if let Some(table) = self.table(*tenant) {

@@ -43,13 +43,15 @@ pub struct Letter {
 /// What is known of one tenant's interest.
 #[derive(Debug, Default)]
 pub(super) struct TenantState {
-    local: Local,
+    pub(super) local: Local,
     /// Advertised subscriptions here.
     holders: usize,
     /// The number of what was said of this broker last.
     seq: u64,
     view: View,
-    streams: Streams,
+    pub(super) streams: Streams,
+    /// Whether what observers of all tenants want is part of the list: while anybody follows it.
+    pub(super) joined: bool,
     following: Option<Following>,
 }
 
@@ -67,6 +69,15 @@ struct Following {
 struct Followed {
     pulled: Pulled,
     in_reach: bool,
+    /// Whether it only observes. Nobody waits for that, and it may not be in reach although it seems so.
+    observes: bool,
+}
+
+impl Followed {
+    /// Whether the view is not whole without it.
+    const fn counts(&self) -> bool {
+        self.in_reach && !self.observes
+    }
 }
 
 impl Control {
@@ -295,7 +306,8 @@ impl Control {
     #[must_use]
     pub fn is_ready(&self, tenant: TenantKey) -> bool {
         let following = self.states.get(&tenant).and_then(|state| state.following.as_ref());
-        following.is_none_or(|f| self.now >= f.since.plus_millis(PUBLISH_WAIT_MS)) || self.is_told(tenant)
+        let heard = |f: &Following| f.origins.values().all(|o| !o.in_reach || o.pulled.is_complete());
+        following.is_none_or(|f| self.now >= f.since.plus_millis(PUBLISH_WAIT_MS) || (self.is_told(tenant) && heard(f)))
     }
 
     /// A session has ended.
@@ -325,6 +337,10 @@ impl Control {
         self.reborn_in(tenant, puller, incarnation);
         let now = self.now;
         let state = self.states.entry(tenant).or_default();
+        if !std::mem::replace(&mut state.joined, true) {
+            // Nobody follows yet who would have to be told.
+            self.observers.keys().for_each(|interest| drop(state.local.add(interest.clone())));
+        }
         if !state.streams.pull(puller, pull, &state.local, now, INTEREST_PULLERS_MAX) {
             self.count_drop(tenant, Class::Ctrl, Drop::Interest);
             return Err(RecordError::Full);
@@ -368,23 +384,39 @@ impl Control {
         }
     }
 
+    /// Brings every tenant in line, as a broker has begun or ceased to observe all.
+    pub(super) fn refresh_all(&mut self) {
+        let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.key()).collect();
+        for tenant in tenants {
+            self.states.entry(tenant).or_default();
+            self.refresh(tenant);
+        }
+    }
+
     /// Brings what is followed, and what the table says of it, in line with who is present.
     fn refresh(&mut self, tenant: TenantKey) {
         let routes = self.routes(tenant);
         let Some(state) = self.states.get_mut(&tenant) else { return };
-        let present: BTreeSet<BrokerIndex> = state.view.present().collect();
+        let present: BTreeSet<BrokerIndex> = state.view.present().chain(self.topology.observing()).collect();
         let mut gone = Vec::new();
-        let mut unsynced: Vec<BrokerIndex> = present.iter().copied().collect();
+        // Who only observes is sent what it is known to want: it may be out of reach although it seems not.
+        let mut unsynced: Vec<BrokerIndex> = state.view.present().collect();
         if let Some(following) = &mut state.following {
             for (origin, followed) in following.origins.iter_mut().filter(|(origin, _)| !present.contains(*origin)) {
+                let end = followed.pulled.end().filter(|_| followed.in_reach);
+                let letter = |pull| Letter { tenant, target: *origin, message: Message::Pull(pull) };
+                self.letters.extend(end.map(letter));
                 gone.push((*origin, followed.pulled.clear()));
             }
             following.origins.retain(|origin, _| present.contains(origin));
             for origin in &present {
                 following.origins.entry(*origin).or_insert_with(|| {
                     let in_reach = routes.hop(*origin).is_some();
-                    Followed { pulled: Pulled::default(), in_reach }
+                    Followed { pulled: Pulled::default(), in_reach, observes: true }
                 });
+            }
+            for (origin, followed) in &mut following.origins {
+                followed.observes = !state.view.is_present(*origin);
             }
             self.curious.insert(tenant);
             unsynced.retain(|origin| following.origins.get(origin).is_none_or(|f| !f.pulled.is_complete()));
@@ -454,6 +486,8 @@ impl Control {
             if !state.streams.is_empty() {
                 state.streams.tick(now);
                 self.busy.insert(tenant);
+            } else if std::mem::take(&mut state.joined) {
+                self.observers.keys().for_each(|interest| drop(state.local.remove(interest.clone())));
             }
             let is_idle = |f: &Following| f.publishers.is_empty() && now >= f.idle.plus_millis(PUBLISHER_IDLE_MS);
             if state.following.as_ref().is_some_and(is_idle) {
@@ -515,7 +549,7 @@ impl Control {
     /// Whether everything that was asked is answered, and everything told was taken.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let follows = |f: &Following| f.origins.values().all(|o| !o.in_reach || o.pulled.is_quiet());
+        let follows = |f: &Following| f.origins.values().all(|o| !o.counts() || o.pulled.is_quiet());
         let is_quiet = |s: &TenantState| s.streams.is_quiet() && s.following.as_ref().is_none_or(follows);
         self.letters.is_empty() && self.states.values().all(is_quiet)
     }
@@ -536,6 +570,6 @@ impl Control {
     fn is_told(&self, tenant: TenantKey) -> bool {
         let following = self.states.get(&tenant).and_then(|state| state.following.as_ref());
         let heard = self.edges.values().all(|e| !e.up || !e.edge.may_receive(tenant) || e.in_sync(tenant));
-        heard && following.is_some_and(|f| f.origins.values().all(|o| !o.in_reach || o.pulled.is_complete()))
+        heard && following.is_some_and(|f| f.origins.values().all(|o| !o.counts() || o.pulled.is_complete()))
     }
 }

@@ -43,6 +43,9 @@ impl Control {
 
     /// New routes where the topology has changed since the last call. Tenants whose ways stay the same keep their tables.
     pub(super) fn follow_topology(&mut self) {
+        if self.topology.take_observers_changed() {
+            self.refresh_all();
+        }
         if !self.topology.take_changed() {
             return;
         }

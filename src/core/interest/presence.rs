@@ -86,6 +86,12 @@ impl View {
         self.known.get(&origin).copied()
     }
 
+    /// Whether a broker has subscribers, as far as is known.
+    #[must_use]
+    pub fn is_present(&self, origin: BrokerIndex) -> bool {
+        self.of(origin).is_some_and(|presence| presence.present)
+    }
+
     /// Everything known, by broker.
     pub fn iter(&self) -> impl Iterator<Item = (BrokerIndex, Presence)> {
         self.known.iter().map(|(origin, presence)| (*origin, *presence))

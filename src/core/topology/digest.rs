@@ -45,7 +45,11 @@ impl Topology {
             let (name, order) = (edge.name.as_str(), order(edge)?);
             Some((Item::State(place), bucket(name), hash(name, &order)))
         });
-        keys.chain(states)
+        let observers = self.observers.iter().map(|(broker, word)| {
+            let (name, (life, seq)) = (format!("{} observes", word.node), word.order());
+            (Item::Observer(*broker), bucket(&name), hash(&name, &[life, seq]))
+        });
+        keys.chain(states).chain(observers)
     }
 }
 

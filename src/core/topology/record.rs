@@ -3,6 +3,7 @@
 //! An edge is up by the word of both its ends, each for itself, and down by the word of either. Both words are for one
 //! epoch of the edge: one bridge. Nothing here names a tenant.
 
+use super::Observer;
 use crate::name::{Label, NodeId};
 
 /// An Ed25519 signature.
@@ -73,6 +74,8 @@ pub enum LinkRecord {
         /// Its state.
         state: LinkState,
     },
+    /// Whether a broker has an observer of all tenants.
+    Observer(Observer),
 }
 
 /// The key by which a broker signs for its edges in one life, certified by its leaf.
@@ -139,7 +142,7 @@ impl Word {
     }
 }
 
-fn begin(purpose: &[u8], fabric: &Label) -> Vec<u8> {
+pub(super) fn begin(purpose: &[u8], fabric: &Label) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
     field(&mut bytes, purpose);
     field(&mut bytes, fabric.as_str().as_bytes());
@@ -147,7 +150,7 @@ fn begin(purpose: &[u8], fabric: &Label) -> Vec<u8> {
 }
 
 /// Fields carry their lengths, so that no two contents have the same bytes.
-fn field(bytes: &mut Vec<u8>, value: &[u8]) {
+pub(super) fn field(bytes: &mut Vec<u8>, value: &[u8]) {
     bytes.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
     bytes.extend_from_slice(value);
 }

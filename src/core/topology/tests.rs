@@ -430,6 +430,41 @@ fn keys_are_taken_from_brokers_of_the_fabric_alone() {
 }
 
 #[test]
+fn only_a_broker_itself_says_that_it_observes_and_a_new_life_takes_it_back() {
+    let mut mesh = all_up(4, &ring(4));
+    mesh.nodes[2].as_mut().unwrap().observe(true);
+    mesh.settle();
+    let observing = |mesh: &Mesh, node: usize| mesh.nodes[node].as_ref().unwrap().observing().collect::<Vec<_>>();
+    assert_eq!(observing(&mesh, 0), [BrokerIndex(2)]);
+    assert!(observing(&mesh, 2).is_empty(), "of others alone");
+    let word = |name: &str, seq, signer: &str| {
+        let (node, signer) = (NodeId::parse(name).unwrap(), NodeId::parse(signer).unwrap());
+        let bytes = Observer::signed_bytes(&mesh.head.fabric, &node, 10, seq, true);
+        let end = Consent { incarnation: 10, signature: Toy { node: signer, incarnation: 10 }.sign(&bytes) };
+        LinkMessage::Record(LinkRecord::Observer(Observer { node, seq, present: true, end }))
+    };
+    let forged = [
+        (word("r/n0001", 1, "r/n0003"), Err(LinkError::Signature)),
+        (word("r/stranger", 1, "r/n0003"), Err(LinkError::Unknown)),
+        (word("r/n0000", 1, "r/n0000"), Ok(())),
+        (word("r/n0002", 1, "r/n0003"), Ok(())),
+    ];
+    for (message, expected) in forged {
+        assert_eq!(mesh.nodes[0].as_mut().unwrap().on_message(key(0), message.clone()), expected, "{message:?}");
+        assert_eq!(observing(&mesh, 0), [BrokerIndex(2)], "nothing has changed");
+    }
+    mesh.nodes[2].as_mut().unwrap().observe(false);
+    mesh.settle();
+    assert!(observing(&mesh, 0).is_empty());
+    mesh.nodes[2].as_mut().unwrap().observe(true);
+    mesh.settle();
+    let reborn = Toy { node: NodeId::parse("r/n0002").unwrap(), incarnation: 11 }.own_key();
+    let told = LinkMessage::Record(LinkRecord::Key(reborn));
+    assert_eq!(mesh.nodes[0].as_mut().unwrap().on_message(key(0), told), Ok(()));
+    assert!(observing(&mesh, 0).is_empty(), "a new life has not said so yet");
+}
+
+#[test]
 fn a_newer_bundle_keeps_what_is_known_of_edges_that_stay() {
     let mut mesh = all_up(4, &ring(4));
     let mut head = mesh.head.clone();

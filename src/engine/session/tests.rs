@@ -6,8 +6,8 @@ use glocal_core::identity::Role;
 use glocal_wire::control::{
     AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, BundleGet,
     BundleNews, BundlePart, Delivered, ForgetHandles, Interest, InterestNews, InterestPull, InterestSum, InterestSync,
-    LinkAgree, LinkDigest, LinkDown, LinkKey, LinkPropose, LinkUp, Memberless, NoMember, Overflowed, Ping, Pong,
-    Presence, PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribed, Unsubscribe,
+    LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, Overflowed,
+    Ping, Pong, Presence, PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribed, Unsubscribe,
 };
 
 use super::*;

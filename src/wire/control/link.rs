@@ -127,3 +127,24 @@ impl LinkDigest {
         ensure("buckets", self.buckets.is_empty() || self.buckets.len() == BUCKETS)
     }
 }
+
+/// Whether a broker has an observer of all tenants.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct LinkObserver {
+    /// The broker.
+    pub node: String,
+    /// Its life.
+    pub incarnation: u64,
+    /// The number of what it says, in that life.
+    pub seq: u64,
+    /// Whether it has one.
+    pub present: bool,
+    /// Its signature.
+    pub signature: [u8; 64],
+}
+
+impl LinkObserver {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        at_most("node", &self.node, NODE_ID_BYTES_MAX)
+    }
+}

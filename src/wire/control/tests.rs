@@ -160,6 +160,7 @@ fn out_of_range() -> Vec<(&'static str, Control)> {
         LinkDown.edge = long(64);
         LinkDown.by = 2;
         LinkDigest.buckets = vec![0; 63];
+        LinkObserver.node = long(128);
         AllowedUpdate.macs = vec![[0; 16]; 2049];
         SectionOffer.digests = vec![[0; 32]; 1025];
         BundlePart.bytes = vec![0; 32 * 1024 + 1];

@@ -66,6 +66,7 @@ fn every_control() -> Vec<Control> {
             .into(),
         LinkDown { edge: "e".into(), epoch: 1, by: 0, incarnation: 1, signature: [0; 64] }.into(),
         LinkDigest { root: 1, buckets: vec![], answer: false }.into(),
+        LinkObserver { node: "r/n".into(), incarnation: 1, seq: 1, present: true, signature: [0; 64] }.into(),
         Delivered { class: 1, incarnation: 1, through: 1, gap: false }.into(),
         Overflowed { class: 1, incarnation: 1, seq: 1 }.into(),
         Memberless { class: 1, incarnation: 1, seq: 1, group: "g".into() }.into(),
