@@ -62,7 +62,7 @@ drops! {
     Repeat = "repeat";
     /// What one broker says to another found no room; it is no message, and is said again.
     Unsaid = "unsaid";
-    /// What the node itself tells its tenants found no room.
+    /// What the node itself tells its tenants, or an observer's copy for another broker, found no room.
     Congested = "congested";
 }
 

@@ -21,7 +21,7 @@ use glocal_core::routes::BrokerIndex;
 use glocal_core::sched::{Pushed, QueuedFrame};
 use glocal_core::tenant::TenantKey;
 use glocal_core::time::Time;
-use glocal_core::topology::{LinkError, LinkMessage};
+use glocal_core::topology::{LinkError, LinkMessage, LinkRecord};
 use glocal_wire::control as wire;
 use glocal_wire::nats;
 
@@ -250,8 +250,16 @@ impl Driver {
                 reliable::heard(&self.shared, Some(tenant), origin, incarnation);
             }
             Command::LinkState { edge, message } => {
+                let of = match &message {
+                    LinkMessage::Record(LinkRecord::Key(key)) => self.shared.brokers().index(&key.node),
+                    _ => None,
+                };
                 if let Err(error) = self.control.link_message(edge, message) {
                     return Outcome::LinkRefused(error);
+                }
+                let life = |broker| Some((broker, self.control.topology().incarnation_of(broker)));
+                if let Some((broker, life @ 1..)) = of.and_then(life) {
+                    reliable::heard(&self.shared, None, broker, life);
                 }
             }
             Command::Rtt { edge, micros } => self.control.topology_mut().measured(edge, micros),

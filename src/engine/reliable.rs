@@ -72,7 +72,8 @@ pub(crate) struct Asker {
 impl Asker {
     /// `lost` of those who might have answered do not; whether they were the last.
     fn lose(&self, lost: usize) -> bool {
-        lost > 0 && self.left.fetch_sub(lost, Ordering::Relaxed) <= lost
+        let less = |left: usize| (left > 0).then(|| left.saturating_sub(lost));
+        lost > 0 && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok_and(|left| left <= lost)
     }
 }
 
@@ -203,6 +204,8 @@ impl Flows {
 #[derive(Debug)]
 pub struct Reliable {
     tenants: RwLock<HashMap<TenantKey, Arc<Flows>>>,
+    /// The lives of brokers as they have signed them themselves: what others say of later ones is not believed.
+    signed: RwLock<HashMap<BrokerIndex, u64>>,
     budget: Budget,
     bringers: AtomicU64,
 }
@@ -211,6 +214,7 @@ impl Default for Reliable {
     fn default() -> Self {
         Self {
             tenants: RwLock::default(),
+            signed: RwLock::default(),
             budget: Budget::new(RELIABLE_NODE_BYTES_MAX),
             bringers: AtomicU64::new(TICK.0 + 1),
         }
@@ -239,6 +243,17 @@ impl Reliable {
     #[must_use]
     pub fn kept_bytes(&self) -> usize {
         self.budget.used()
+    }
+
+    /// Whether a broker may be in a life: not in a later one than it has signed, where it has.
+    fn may_be(&self, broker: BrokerIndex, life: u64) -> bool {
+        self.signed.read().get(&broker).is_none_or(|signed| life <= *signed)
+    }
+
+    /// The life a broker is in, as far as it is known; zero otherwise.
+    fn life(&self, flows: &Flows, broker: BrokerIndex) -> u64 {
+        let told = flows.lives.lock().get(&broker).copied().unwrap_or(0);
+        told.max(self.signed.read().get(&broker).copied().unwrap_or(0))
     }
 
     /// A tenant's flows, made at their first use.

@@ -10,7 +10,8 @@ use std::fmt;
 
 use super::Budget;
 use crate::limits::{
-    RELIABLE_EARLY_BYTES_MAX, RELIABLE_EARLY_MESSAGES_MAX, RELIABLE_FLOWS_MAX, RELIABLE_IDLE_MS, RELIABLE_WAIT_MS_MAX,
+    RELIABLE_EARLY_BYTES_MAX, RELIABLE_EARLY_MESSAGES_MAX, RELIABLE_FLOWS_MAX, RELIABLE_GIVE_UP_MS, RELIABLE_IDLE_MS,
+    RELIABLE_WAIT_MS_MAX,
 };
 use crate::routes::BrokerIndex;
 use crate::time::Time;
@@ -120,9 +121,7 @@ impl<M> Incoming<M> {
             return Verdict::Stale;
         }
         if place.incarnation > flow.incarnation {
-            let old = std::mem::replace(flow, Flow::new(place.incarnation, now));
-            budget.give(old.early_bytes);
-            ended.extend(old.early.into_values().map(|early| early.message));
+            std::mem::replace(flow, Flow::new(place.incarnation, now)).end(budget, ended);
         }
         flow.heard = now;
         if place.seq <= flow.delivered || flow.early.contains_key(&place.seq) {
@@ -215,6 +214,16 @@ impl<M> Incoming<M> {
         self.flows.values().map(|flow| flow.early_bytes).sum()
     }
 
+    /// Gives up what has waited too long for what comes before it, since its origin says nothing any more.
+    pub fn give_up(&mut self, now: Time, budget: &Budget, ended: &mut Vec<M>) {
+        for flow in self.flows.values_mut() {
+            if !flow.early.is_empty() && now >= flow.heard.plus_millis(RELIABLE_GIVE_UP_MS) {
+                let gone = Flow { early: std::mem::take(&mut flow.early), ..Flow::new(flow.incarnation, now) };
+                Flow { early_bytes: std::mem::take(&mut flow.early_bytes), ..gone }.end(budget, ended);
+            }
+        }
+    }
+
     /// Forgets origins that were silent for long.
     pub fn sweep(&mut self, now: Time) {
         let idle = |flow: &Flow<M>| flow.early.is_empty() && now >= flow.heard.plus_millis(RELIABLE_IDLE_MS);
@@ -237,6 +246,12 @@ impl<M> fmt::Display for Incoming<M> {
 impl<M> Flow<M> {
     const fn new(incarnation: u64, now: Time) -> Self {
         Self { incarnation, delivered: 0, settled: 0, early: BTreeMap::new(), early_bytes: 0, busy: None, heard: now }
+    }
+
+    /// Gives everything back that was kept.
+    fn end(self, budget: &Budget, ended: &mut Vec<M>) {
+        budget.give(self.early_bytes);
+        ended.extend(self.early.into_values().map(|early| early.message));
     }
 
     /// Whether everything that message `seq` has to wait for is delivered. The step is zero when it waits for nothing.

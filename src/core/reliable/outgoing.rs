@@ -83,6 +83,8 @@ pub struct Orphan<M> {
     pub groups: Groups,
     /// Whether plain subscribers of the target are left without it.
     pub plain: bool,
+    /// Whether anybody else than observers is.
+    pub counts: bool,
     /// To be handed to [`Outgoing::accept`] for what is sent instead, then to [`Outgoing::release`].
     pub receipt: Receipt,
 }
@@ -369,7 +371,7 @@ impl<M: Clone, R> Outgoing<M, R> {
         for Copied { seq, bytes, groups, plain, counts, .. } in copies {
             let Some(message) = self.letters.get(&seq).map(|letter| letter.message.clone()) else { continue };
             let receipt = self.copy_done(seq, counts, budget);
-            orphans.push(Orphan { message, bytes, groups, plain, receipt });
+            orphans.push(Orphan { message, bytes, groups, plain, counts, receipt });
         }
         orphans
     }
@@ -387,7 +389,7 @@ impl<M: Clone, R> Outgoing<M, R> {
         if let Some(waiting) = self.receipts.get_mut(&receipt.0) {
             waiting.copies = waiting.copies.saturating_add(1);
         }
-        Some(Orphan { message: letter.message.clone(), bytes, groups, plain: false, receipt })
+        Some(Orphan { message: letter.message.clone(), bytes, groups, plain: false, counts: true, receipt })
     }
 
     /// A lane on the way had no room for message `seq`. It and what follows goes out again after a short pause.

@@ -32,7 +32,7 @@ pub fn tick(shared: &Shared, now: Time, batch: &mut Batch) {
         let Some(tenant) = tenants.by_key(key) else { continue };
         for flow in flows.both() {
             send_due(shared, tenant, flow, &flows, now, batch);
-            wake_kept(tenant, flow, now, batch);
+            wake_kept(shared, tenant, flow, now, batch);
         }
         batch.relieve(shared, now);
     }
@@ -66,8 +66,11 @@ fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flo
 }
 
 /// Messages whose turn has come and that found no room, or whose bringer has ended.
-fn wake_kept(tenant: &Arc<Tenant>, flow: &Arc<Flow>, now: Time, batch: &mut Batch) {
+fn wake_kept(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, now: Time, batch: &mut Batch) {
     let mut incoming = flow.incoming.lock();
+    let mut ended = Vec::new();
+    incoming.give_up(now, &shared.reliable().budget, &mut ended);
+    tenant.counters().class(flow.class).dropped(DropReason::OriginGone, ended.len() as u64);
     let waiting: SmallVec<[BrokerIndex; 4]> = incoming.waiting().collect();
     let ready = waiting.into_iter().filter(|origin| incoming.ready(*origin, TICK, now).is_some());
     batch.unsettled.extend(ready.map(|origin| Unsettled {
@@ -82,8 +85,16 @@ fn wake_kept(tenant: &Arc<Tenant>, flow: &Arc<Flow>, now: Time, batch: &mut Batc
     }
 }
 
-/// A broker was heard of in some life, by its interest or over its own bridge. `tenant` where one tenant's lane said so.
+/// A broker was heard of in some life: by a lane of `tenant`, which is believed as far as it goes, or without one by its own
+/// signature or over its own bridge.
 pub(crate) fn heard(shared: &Shared, tenant: Option<TenantKey>, broker: BrokerIndex, life: u64) {
+    if tenant.is_none() {
+        let mut signed = shared.reliable().signed.write();
+        let known = signed.entry(broker).or_insert(0);
+        *known = life.max(*known);
+    } else if !shared.reliable().may_be(broker, life) {
+        return;
+    }
     let flows: Vec<(TenantKey, Arc<Flows>)> = match tenant {
         Some(key) => vec![(key, shared.reliable().flows(key))],
         None => shared.reliable().tenants.read().iter().map(|(key, flows)| (*key, Arc::clone(flows))).collect(),
@@ -147,6 +158,9 @@ fn own_flow(shared: &Shared, tenant: &Tenant, class: u8, incarnation: u64) -> Op
 
 fn on_delivered(shared: &Shared, tenant: &Arc<Tenant>, (from, life): (BrokerIndex, u64), body: &Delivered, now: Time) {
     let Some((_, flow)) = own_flow(shared, tenant, body.class, body.incarnation) else { return };
+    if !shared.reliable().may_be(from, life) {
+        return tenant.counters().class(flow.class).dropped(DropReason::BadTarget, 1);
+    }
     let counters = tenant.counters().class(flow.class);
     if !flow.outgoing.lock().is_target(from) {
         return counters.dropped(DropReason::BadTarget, 1);
@@ -193,13 +207,13 @@ fn adopt(
     now: Time,
     batch: &mut Batch,
 ) {
-    let Orphan { message: parcel, bytes, groups, plain, receipt } = orphan;
+    let Orphan { message: parcel, bytes, groups, plain, counts, receipt } = orphan;
     let counters = tenant.counters().class(flow.class);
     let lose = || {
         counters.dropped(DropReason::TargetGone, 1);
         flow.outgoing.lock().missed(receipt);
     };
-    let mut lost = usize::from(plain);
+    let mut lost = usize::from(plain && counts);
     if plain {
         lose();
     }
@@ -214,7 +228,7 @@ fn adopt(
                     groups: Groups::from_iter([group.clone()]),
                     plain: false,
                     counts: true,
-                    life: flows.lives.lock().get(&other).copied().unwrap_or(0),
+                    life: shared.reliable().life(flows, other),
                     way: way(shared, &routes, tenant.key(), other),
                 };
                 let budget = &shared.reliable().budget;

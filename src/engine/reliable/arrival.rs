@@ -42,6 +42,11 @@ pub(crate) fn arrive<'f>(
     let (tenant, class, origin) = (message.tenant, message.destination.class(), message.sender.origin());
     let counters = tenant.counters().class(class);
     let flow = Arc::clone(shared.reliable().flows(tenant.key()).of(class));
+    if !shared.reliable().may_be(origin, message.incarnation) {
+        // It may be ahead of its origin's signature; if it is true it comes again.
+        counters.dropped(DropReason::Early, 1);
+        return true;
+    }
     if step.life != shared.incarnation {
         // Meant for an earlier life, or by one who does not know any: the answer tells.
         counters.dropped(DropReason::Late, 1);

@@ -129,7 +129,7 @@ fn wanted<'g>(
     for one in chosen {
         let broker = one.target.broker;
         if one.observes && !flow.outgoing.lock().room([broker], bytes, &shared.reliable().budget) {
-            tenant.counters().class(flow.class).dropped(DropReason::LaneFull, 1);
+            tenant.counters().class(flow.class).dropped(DropReason::Congested, 1);
             continue;
         }
         wanted.push(Wanted {
@@ -137,7 +137,7 @@ fn wanted<'g>(
             groups: one.target.groups.iter().map(|group| (*group).clone()).collect(),
             plain: one.plain,
             counts: !one.observes,
-            life: flows.lives.lock().get(&broker).copied().unwrap_or(0),
+            life: shared.reliable().life(flows, broker),
             way: way(shared, routes, tenant.key(), broker),
         });
         kept.push(one);

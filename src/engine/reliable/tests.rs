@@ -376,8 +376,7 @@ fn a_target_in_a_new_life_gets_nothing_of_the_old_one() {
     line.cut = false;
     line.say(G, &mut other, in_group(1, "x.>", "w"));
     // Region-a hears of region-b's new life.
-    let (tenant, b) = (line.nodes[A].tenant("tenantA").key(), line.nodes[B].shared.own);
-    heard(&line.nodes[A].shared, Some(tenant), b, 8);
+    heard(&line.nodes[A].shared, None, line.nodes[B].shared.own, 8);
     line.reconnect(0, [7, 7]);
     line.pass(RELIABLE_TICK_MS);
     let got = other.read();

@@ -70,6 +70,29 @@ fn what_comes_early_is_bounded_in_bytes_and_messages() {
 }
 
 #[test]
+fn what_waits_for_an_origin_that_is_gone_is_given_up() {
+    let (mut incoming, budget, now) = (Incoming::<u64>::default(), budget(), Time(5));
+    let keep = |incoming: &mut Incoming<u64>, origin| {
+        let place = place(origin, 3, 2, 1);
+        assert_eq!(incoming.offer(&place, Bringer(0), &budget, now, &mut Vec::new()), Verdict::Early);
+        incoming.keep(&place, u64::from(origin), &budget);
+    };
+    keep(&mut incoming, 1);
+    keep(&mut incoming, 2);
+    let mut ended = Vec::new();
+    assert!(incoming.reborn(BrokerIndex(1), 3, &budget).is_empty(), "the same life");
+    ended.extend(incoming.reborn(BrokerIndex(1), 4, &budget));
+    assert_eq!((&ended[..], budget.used()), (&[1][..], BYTES));
+    let late = incoming.offer(&place(1, 3, 1, 0), Bringer(0), &budget, now, &mut Vec::new());
+    assert_eq!(late, Verdict::Stale, "what the old life sent comes to nothing");
+    incoming.give_up(now.plus_millis(RELIABLE_GIVE_UP_MS - 1), &budget, &mut ended);
+    assert_eq!(ended.len(), 1);
+    incoming.give_up(now.plus_millis(RELIABLE_GIVE_UP_MS), &budget, &mut ended);
+    assert_eq!((&ended[..], budget.used()), (&[1, 2][..], 0));
+    assert!(incoming.is_idle() && incoming.flows() == 2, "the numbers are remembered");
+}
+
+#[test]
 fn a_flood_of_origins_is_bounded_and_idle_ones_make_room() {
     let (mut incoming, budget, now) = (Incoming::<u64>::default(), budget(), Time(5));
     let mut offer = |origin, now| incoming.offer(&place(origin, 1, 1, 0), Bringer(0), &budget, now, &mut Vec::new());

@@ -38,6 +38,9 @@ fn forged_acknowledgements_free_nothing() {
     letter(&line, (G, 7), none(1, "w"));
     letter(&line, (B, 7), none(u64::MAX, "no name at all \u{7f}"));
     letter(&line, (G, 7), Overflowed { class: 1, incarnation: 7, seq: u64::MAX }.into());
+    // Of a life that region-b has not signed: else nothing would reach it any more.
+    letter(&line, (B, u64::MAX), delivered(Class::Ctrl, 7, 1));
+    assert_eq!(line.drops(A, Class::Ctrl, DropReason::TargetGone), 0);
     assert_eq!(line.nodes[A].shared.reliable().kept_bytes(), kept);
     assert!(acks(&alice.read()).is_empty());
     letter(&line, (B, 7), delivered(Class::Ctrl, 7, 1));
