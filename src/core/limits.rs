@@ -72,6 +72,8 @@ pub const BRIDGE_LANES_MAX: usize = 65_536;
 pub const LANE_IDLE_MS: u64 = 60_000;
 /// Refused slices and lanes after which a bridge is closed: one is a race with a reload, a hundred is a liar.
 pub const BRIDGE_REFUSALS_MAX: u64 = 100;
+/// Senders elsewhere whose last delivered number one node remembers across the edges their messages come by.
+pub const DELIVERED_SENDERS_MAX: usize = 262_144;
 /// Most broker or sender handles announced in one lane.
 pub const LANE_HANDLES_MAX: usize = 65_536;
 /// Reassembly memory of partial frames per bridge, in bytes.
@@ -278,6 +280,9 @@ pub const REDIAL_MS_MIN: u64 = 100;
 pub const REDIAL_MS_MAX: u64 = 5_000;
 /// Interval of liveness probes on a bridge, in milliseconds (DESIGN section 5).
 pub const PROBE_MS: u64 = 200;
+/// How long messages of reliable classes are still taken for a broker that no way leads to any more, in milliseconds: longer
+/// than a failover or a redial, and no longer than publishers may be held up by its full window.
+pub const MISSED_MS_MAX: u64 = 5_000;
 /// Greatest cost of one edge: sums over any path stay far from overflow.
 pub const LINK_COST_MAX: u32 = 1_000_000;
 /// Round-trip time that counts as much as one more hop, in microseconds: what brokers themselves take, and the jitter of a

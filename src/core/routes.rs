@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use crate::edge::{Edge, EdgeKey};
-use crate::limits::BROKER_INDEXES_MAX;
+use crate::limits::{BROKER_INDEXES_MAX, MISSED_MS_MAX};
 use crate::name::NodeId;
 use crate::table::EdgeTargets;
+use crate::time::Time;
 
 /// The number of a broker on this node; on the wire it is a handle, announced per lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -123,13 +124,42 @@ pub struct Routes {
     hops: Vec<Option<Hop>>,
     behind: Arc<Behind>,
     lives: Arc<Vec<u64>>,
+    /// Brokers that a way led to a moment ago, and since when none does.
+    missed: BTreeMap<BrokerIndex, Time>,
 }
 
 impl Routes {
     /// Routes of these next hops. `lives` are the incarnations of the brokers as far as they are known.
     #[must_use]
     pub const fn new(hops: Vec<Option<Hop>>, behind: Arc<Behind>, lives: Arc<Vec<u64>>) -> Self {
-        Self { hops, behind, lives }
+        Self { hops, behind, lives, missed: BTreeMap::new() }
+    }
+
+    /// The same, following `before`: brokers out of reach now that were in reach then are missed for [`MISSED_MS_MAX`].
+    #[must_use]
+    pub fn after(mut self, before: &Self, now: Time) -> Self {
+        let indexes = (0u32..).map(BrokerIndex);
+        let lost = before.hops.iter().zip(indexes).filter_map(|(hop, broker)| hop.as_ref().map(|_| (broker, now)));
+        let missing = before.missed.iter().map(|(broker, since)| (*broker, *since)).chain(lost);
+        let gone =
+            missing.filter(|(broker, since)| self.hop(*broker).is_none() && now < since.plus_millis(MISSED_MS_MAX));
+        let gone: Vec<_> = gone.collect();
+        for (broker, since) in gone {
+            self.missed.entry(broker).or_insert(since);
+        }
+        self
+    }
+
+    /// Whether a way led to `broker` until a moment ago, and may again: what is acknowledged end to end is kept for it.
+    #[must_use]
+    pub fn is_missed(&self, broker: BrokerIndex) -> bool {
+        self.missed.contains_key(&broker)
+    }
+
+    /// Whether somebody is not to be missed any longer.
+    #[must_use]
+    pub fn is_outdated(&self, now: Time) -> bool {
+        self.missed.values().any(|since| now >= since.plus_millis(MISSED_MS_MAX))
     }
 
     /// Whether a message finds the same way by both, and the brokers at its end are the same.
@@ -143,6 +173,7 @@ impl Routes {
         self.hops.len() == other.hops.len()
             && self.hops.iter().zip(&other.hops).all(same)
             && self.behind == other.behind
+            && self.missed.keys().eq(other.missed.keys())
             && self.lives == other.lives
     }
 

@@ -202,6 +202,7 @@ impl Driver {
     pub fn tick(&mut self, now: Time) {
         self.control.topology_mut().tick(now);
         self.sweep(now);
+        self.shared.delivered.sweep();
     }
 
     /// Forgets reply routes that have expired.

@@ -28,7 +28,7 @@ use hashbrown::HashMap;
 
 use crate::batch::Batch;
 use crate::driver::Command;
-use crate::sender::Sender;
+use crate::sender::{Delivered, Sender};
 use crate::shared::Shared;
 
 /// Why a bridge must be closed.
@@ -130,12 +130,10 @@ pub struct Arrivals {
 
 #[derive(Debug)]
 struct RemoteSender {
-    sender: Option<Arc<Sender>>,
+    sender: Option<(Arc<Sender>, Arc<Delivered>)>,
     info: wire::AnnounceSender,
     /// A message with more targets than one frame holds comes in several, so its number may repeat on the way.
     last_seq: u64,
-    /// At its target it may not.
-    delivered_seq: u64,
 }
 
 #[derive(Debug)]
@@ -332,7 +330,7 @@ impl Lane {
             Control::AnnounceSender(info) if !is_named_well(&info) => incoming.refuse(),
             Control::AnnounceSender(info) => {
                 Self::room(self.senders.len())?;
-                self.senders.insert(info.handle, RemoteSender { sender: None, info, last_seq: 0, delivered_seq: 0 });
+                self.senders.insert(info.handle, RemoteSender { sender: None, info, last_seq: 0 });
                 Ok(())
             }
             Control::ForgetHandles(_) => {

@@ -1,10 +1,64 @@
 //! Senders: who published a message, as stamped by the broker at which it entered.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use glocal_core::identity::Principal;
+use glocal_core::limits::DELIVERED_SENDERS_MAX;
+use glocal_core::name::Class;
 use glocal_core::routes::BrokerIndex;
+use glocal_core::tenant::TenantKey;
 use glocal_wire::control::AnnounceSender;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+/// The number of the last message of one sender that was delivered here, by class: the same for every edge its messages
+/// come by, so that none is delivered after a later one when the way changes.
+#[derive(Debug, Default)]
+pub struct Delivered([AtomicU64; 4]);
+
+impl Delivered {
+    /// Notes a message; `false` when it, or a later one, was delivered before.
+    pub fn note(&self, class: Class, seq: u64) -> bool {
+        self.0.get(class.index()).is_some_and(|last| last.fetch_max(seq, Ordering::Relaxed) < seq)
+    }
+}
+
+/// One sender elsewhere: its tenant, its broker in one life, and its session there.
+type Elsewhere = (TenantKey, BrokerIndex, u64, u64);
+
+/// What was delivered of each sender elsewhere, as long as a lane knows the sender.
+#[derive(Debug, Default)]
+pub struct DeliveredSenders(Mutex<HashMap<Elsewhere, Weak<Delivered>>>);
+
+impl DeliveredSenders {
+    /// What was delivered of one sender. When there are too many, one that no other edge knows of.
+    #[must_use]
+    pub fn of(&self, tenant: TenantKey, origin: BrokerIndex, life: u64, session: u64) -> Arc<Delivered> {
+        let mut known = self.0.lock();
+        let key = (tenant, origin, life, session);
+        if let Some(delivered) = known.get(&key).and_then(Weak::upgrade) {
+            return delivered;
+        }
+        let delivered = Arc::new(Delivered::default());
+        if known.len() >= DELIVERED_SENDERS_MAX {
+            known.retain(|_, delivered| delivered.strong_count() > 0);
+        }
+        if known.len() < DELIVERED_SENDERS_MAX {
+            known.insert(key, Arc::downgrade(&delivered));
+        }
+        delivered
+    }
+
+    /// Forgets senders that no lane knows any more.
+    pub fn sweep(&self) {
+        let mut known = self.0.lock();
+        known.retain(|_, delivered| delivered.strong_count() > 0);
+        if known.is_empty() {
+            known.shrink_to_fit();
+        }
+    }
+}
 
 /// One publishing session, here or on another broker.
 #[derive(Debug)]
@@ -66,5 +120,39 @@ fn text(info: &AnnounceSender) -> String {
     match (&info.region, &info.agent) {
         (Some(region), Some(agent)) => format!("{region}/{agent}"),
         _ => info.tenant.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sender_is_one_whatever_the_edge_and_forgotten_with_its_last_lane() {
+        let senders = DeliveredSenders::default();
+        let of = |life, session| senders.of(TenantKey(1), BrokerIndex(2), life, session);
+        let (one, other) = (of(7, 1), of(7, 1));
+        assert!(one.note(Class::Live, 5));
+        assert!(!other.note(Class::Live, 5) && !other.note(Class::Live, 4), "over the other edge");
+        assert!(other.note(Class::Tele, 4), "another class");
+        assert!(of(8, 1).note(Class::Live, 1), "another life");
+        drop((one, other));
+        senders.sweep();
+        assert!(senders.0.lock().is_empty());
+        assert!(of(7, 1).note(Class::Live, 1));
+    }
+
+    #[test]
+    fn too_many_senders_are_each_on_their_own() {
+        let senders = DeliveredSenders::default();
+        let held: Vec<_> = (0..DELIVERED_SENDERS_MAX as u64)
+            .map(|session| senders.of(TenantKey(0), BrokerIndex(0), 1, session))
+            .collect();
+        let more = || senders.of(TenantKey(0), BrokerIndex(1), 1, 1);
+        assert!(!Arc::ptr_eq(&more(), &more()));
+        assert_eq!(senders.0.lock().len(), held.len());
+        drop(held);
+        let (one, other) = (more(), more());
+        assert!(Arc::ptr_eq(&one, &other), "room again");
     }
 }

@@ -13,6 +13,7 @@ use glocal_core::tenant::{Tenant, Tenants};
 
 use crate::link::Link;
 use crate::reliable::Reliable;
+use crate::sender::DeliveredSenders;
 
 /// The fixed facts of one life of one node, and its counters of handles.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct Shared {
     brokers: ArcSwap<Brokers>,
     links: ArcSwap<Vec<Arc<Link>>>,
     log_allow: AtomicBool,
+    /// What was delivered of senders elsewhere.
+    pub delivered: DeliveredSenders,
     next_session: AtomicU64,
     next_sender: AtomicU32,
     next_turn: AtomicU64,
@@ -66,6 +69,7 @@ impl Shared {
             brokers: ArcSwap::new(brokers),
             links: ArcSwap::from_pointee(links),
             log_allow: AtomicBool::new(log_allow),
+            delivered: DeliveredSenders::default(),
             next_session: AtomicU64::new(1),
             next_sender: AtomicU32::new(1),
             next_turn: AtomicU64::new(0),

@@ -33,7 +33,7 @@ pub fn prepare(dir: &Path) -> Result<StateLock, StateError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|source| failed("cannot be made", Some(source)))?;
     let directory = File::open(dir).map_err(|source| failed("cannot be read", Some(source)))?;
-    match directory.try_lock() {
+    match lock_patiently(&directory) {
         Ok(()) => Ok(StateLock { _directory: directory }),
         Err(TryLockError::WouldBlock) => Err(failed("another broker runs on it", None)),
         Err(TryLockError::Error(source)) => Err(failed("cannot be locked", Some(source))),
@@ -85,6 +85,20 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         File::open(dir)?.sync_all()?;
     }
     Ok(())
+}
+
+/// Takes the lock; waits a moment for a broker that was killed just now, whose last threads still hold it.
+fn lock_patiently(directory: &std::fs::File) -> Result<(), TryLockError> {
+    /// How often it is tried, and the pause between tries in milliseconds: two seconds in all.
+    const TRIES: u32 = 40;
+    const PAUSE_MS: u64 = 50;
+    for _ in 1..TRIES {
+        match directory.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(PAUSE_MS)),
+            result => return result,
+        }
+    }
+    directory.try_lock()
 }
 
 #[cfg(test)]

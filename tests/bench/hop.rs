@@ -17,6 +17,7 @@
 )]
 
 mod cpu;
+mod crowd;
 mod figures;
 mod latency;
 mod options;
@@ -52,6 +53,10 @@ async fn run(options: &Options) -> anyhow::Result<Goals> {
     match &options.mode {
         Mode::Latency(latency) => latency::run(options, latency, &mut goals).await?,
         Mode::Stream(stream) => stream::run(options, stream, &mut goals).await?,
+        Mode::Crowd(crowd) => {
+            crowd::run(options, crowd).await?;
+            return Ok(goals);
+        }
         Mode::Witness(witness) => {
             witness::run(options, witness).await?;
             return Ok(goals);

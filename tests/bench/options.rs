@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use glocal_client::{Client, ConnectOptions, PemSource};
 
 /// The command line.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = "hop", about = "Load for measuring a mesh")]
 pub(crate) struct Options {
     /// Folder of agents' certificates, as `glocal fabric apply` writes it.
@@ -24,19 +24,21 @@ pub(crate) struct Options {
 }
 
 /// What to measure.
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Mode {
     /// Request/reply on one node and over a bridge, in turns.
     Latency(Latency),
     /// A stream at a fixed rate, open loop, checked message by message.
     Stream(Stream),
+    /// Many idle sessions at one broker; see its module.
+    Crowd(Crowd),
     /// Every class at a steady rate while somebody breaks the mesh; see its module.
     Witness(Witness),
     /// As much as goes through from one publisher to one subscriber, with a bounded number of messages on their way.
     Pair(Pair),
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Latency {
     /// Who asks, and where: `<tenant>/<agent>@<region>=<address>`.
     #[arg(long)]
@@ -64,7 +66,7 @@ pub(crate) struct Latency {
     pub(crate) bound_us: i64,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Stream {
     /// Who publishes, and where.
     #[arg(long)]
@@ -86,7 +88,7 @@ pub(crate) struct Stream {
     pub(crate) size: usize,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Pair {
     /// Who publishes, and where.
     #[arg(long)]
@@ -108,7 +110,17 @@ pub(crate) struct Pair {
     pub(crate) window: u64,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Crowd {
+    /// Who they are, and where.
+    #[arg(long)]
+    pub(crate) who: Who,
+    /// How many.
+    #[arg(long, default_value_t = 2_000)]
+    pub(crate) sessions: usize,
+}
+
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Witness {
     /// Who publishes, and where.
     #[arg(long)]

@@ -479,6 +479,7 @@ impl Control {
     /// Moves the clock on, and does what is due.
     pub fn tick(&mut self, now: Time) {
         self.at(now);
+        self.miss_no_more();
         let tenants: Vec<TenantKey> = self.states.keys().copied().collect();
         for tenant in tenants {
             self.ask(tenant);

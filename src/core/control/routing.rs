@@ -53,6 +53,7 @@ impl Control {
         let lives = self.lives();
         for mut group in std::mem::take(&mut self.groups) {
             let routes = self.routes_over(&group.allowed, &group.own, &group.behind, &lives);
+            let routes = routes.after(&group.routes, self.now);
             if !routes.is_same(&group.routes) {
                 group.routes = Arc::new(routes);
                 for tenant in &group.tenants {
@@ -85,13 +86,38 @@ impl Control {
         self.groups.clear();
         for ((allowed, own), tenants) in tenants {
             let behind = Arc::new(self.behind(&allowed, &own));
-            let routes = Arc::new(self.routes_over(&allowed, &own, &behind, &lives));
+            let mut routes = self.routes_over(&allowed, &own, &behind, &lives);
+            let before: Vec<_> = tenants.iter().map(|tenant| self.routes(*tenant)).collect();
+            let mut seen: Option<&Arc<Routes>> = None;
+            for before in &before {
+                // Most of them had the same.
+                if seen.is_none_or(|seen| !Arc::ptr_eq(seen, before)) {
+                    routes = routes.after(before, self.now);
+                    seen = Some(before);
+                }
+            }
+            let routes = Arc::new(routes);
             for tenant in &tenants {
                 self.set_routes(*tenant, &routes);
             }
             self.groups.push(Group { allowed, own, behind, routes, tenants });
         }
         self.refresh_sync();
+    }
+
+    /// Misses nobody for longer than is good; to be called about once a second.
+    pub(super) fn miss_no_more(&mut self) {
+        let lives = self.lives();
+        for mut group in std::mem::take(&mut self.groups) {
+            if group.routes.is_outdated(self.now) {
+                let routes = self.routes_over(&group.allowed, &group.own, &group.behind, &lives);
+                group.routes = Arc::new(routes.after(&group.routes, self.now));
+                for tenant in &group.tenants {
+                    self.set_routes(*tenant, &group.routes);
+                }
+            }
+            self.groups.push(group);
+        }
     }
 
     fn set_routes(&mut self, tenant: TenantKey, routes: &Arc<Routes>) {

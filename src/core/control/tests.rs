@@ -16,6 +16,7 @@ use crate::topology::tests::Toy;
 
 mod change;
 mod interest;
+mod missed;
 
 const NODES: [&str; 4] = ["global/g", "region-a/a", "region-b/b", "region-c/c"];
 const EDGES: [(&str, usize, usize); 2] = [("a-global", 0, 1), ("b-global", 0, 2)];

@@ -57,6 +57,8 @@ pub struct Match {
     pub groups: Vec<GroupMatch>,
     /// Next hops towards brokers with plain subscribers.
     pub edges: Vec<EdgeTargets>,
+    /// Brokers with plain subscribers that no way leads to at the moment; for classes that are kept until one does.
+    pub missed: Vec<BrokerIndex>,
     /// The brokers among them behind which only observers want it.
     pub observers: Vec<BrokerIndex>,
     /// Whether anyone who counts as a responder matched; observers do not.
@@ -120,7 +122,7 @@ impl<'t> Builder<'t> {
             }
         }
         for (interest, ()) in &leaf.remotes {
-            if !interest.classes.contains(self.class) || self.table.routes.hop(interest.broker).is_none() {
+            if !interest.classes.contains(self.class) || !self.is_wanted(interest.broker) {
                 continue;
             }
             self.responders |= !interest.observer;
@@ -134,6 +136,12 @@ impl<'t> Builder<'t> {
                 }
             }
         }
+    }
+
+    /// Whether messages are taken for a broker: a way leads there, or did a moment ago and the class is kept until it does.
+    fn is_wanted(&self, broker: BrokerIndex) -> bool {
+        let routes = &self.table.routes;
+        routes.hop(broker).is_some() || (self.class.is_reliable() && routes.is_missed(broker))
     }
 
     fn group(&mut self, name: &QueueGroup) -> &mut GroupMatch {
@@ -176,6 +184,7 @@ impl<'t> Builder<'t> {
             generation: self.table.generation,
             ports: self.ports.into_values().collect(),
             groups: self.groups.into_values().collect(),
+            missed: self.brokers.iter().copied().filter(|broker| routes.hop(*broker).is_none()).collect(),
             edges: routes.by_edge(&self.brokers),
             observers,
             responders: self.responders,

@@ -244,7 +244,7 @@ fn chosen<'g>(
         Chosen { target, plain: true, observes }
     };
     let mut chosen: SmallVec<[Chosen<'g>; 4]> =
-        found.edges.iter().flat_map(|edge| edge.brokers.iter().map(plain)).collect();
+        found.edges.iter().flat_map(|edge| &edge.brokers).chain(&found.missed).map(plain).collect();
     for (group, member) in groups {
         let Member::Remote(broker) = member else { continue };
         match chosen.iter_mut().find(|one| one.target.broker == *broker) {

@@ -21,14 +21,14 @@ use super::{BridgeFault, Incoming, Lane};
 use crate::batch::{Batch, Message, TargetGroups};
 use crate::client::route::relay_to;
 use crate::reliable::{self, Arrived};
-use crate::sender::Sender;
+use crate::sender::{Delivered, Sender};
 
 /// Whose message a frame is, and where it stands among theirs.
 struct Source {
     sender: Arc<Sender>,
     incarnation: u64,
     last_seq: u64,
-    delivered_seq: u64,
+    delivered: Arc<Delivered>,
 }
 
 /// One target of a frame, with its groups.
@@ -36,11 +36,9 @@ type Addressed = (BrokerIndex, Vec<QueueGroup>, Step);
 
 /// How this broker delivers what is for itself.
 #[derive(Clone, Copy)]
-enum Own {
-    /// In the turn of the reader.
-    Turn(u64),
-    /// Not at all: it has already.
-    Late,
+enum Own<'d> {
+    /// In the turn of the reader, unless it has delivered this one or a later one.
+    Turn(u64, &'d Delivered),
     /// In the sequence of the origin.
     Sequence(u64, Bringer),
 }
@@ -80,7 +78,7 @@ impl Lane {
         let fields = frame.ext.fields();
         let tenant = permit.tenant().unwrap_or(tenant);
         let seq = frame.seq.unwrap_or(0);
-        let Some(Source { sender, incarnation, last_seq, delivered_seq }) = self.source(incoming, tenant, frame) else {
+        let Some(Source { sender, incarnation, last_seq, delivered }) = self.source(incoming, tenant, frame) else {
             counters.dropped(DropReason::BadTarget, 1);
             return incoming.refuse();
         };
@@ -90,8 +88,7 @@ impl Lane {
                 counters.dropped(DropReason::Late, 1);
                 return Ok(());
             }
-            false if seq > delivered_seq => Own::Turn(turn),
-            false => Own::Late,
+            false => Own::Turn(turn, &delivered),
         };
         let message = Message {
             tenant,
@@ -107,10 +104,9 @@ impl Lane {
             hops: frame.hops + 1,
             redelivered: fields.redelivered,
         };
-        let is_target = self.dispatch(incoming, frame, &message, own, now, batch)?;
+        self.dispatch(incoming, frame, &message, own, now, batch)?;
         if let Some(known) = fields.sender.and_then(|handle| self.senders.get_mut(&handle)) {
             known.last_seq = seq;
-            known.delivered_seq = if is_target { seq } else { delivered_seq };
         }
         batch.relieve(&incoming.shared, now);
         Ok(())
@@ -130,24 +126,25 @@ impl Lane {
             return None;
         }
         let known = self.senders.get_mut(&fields.sender?)?;
-        let (last_seq, delivered_seq) = (known.last_seq, known.delivered_seq);
-        let info = &known.info;
-        let make = || Sender::remote(incoming.shared.next_sender(), origin, info.clone());
-        let sender = Arc::clone(known.sender.get_or_insert_with(make));
-        (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered_seq })
+        let (last_seq, info) = (known.last_seq, &known.info);
+        let (sender, delivered) = known.sender.get_or_insert_with(|| {
+            let sender = Sender::remote(incoming.shared.next_sender(), origin, info.clone());
+            (sender, incoming.shared.delivered.of(tenant.key(), origin, incarnation, info.session))
+        });
+        let (sender, delivered) = (Arc::clone(sender), Arc::clone(delivered));
+        (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered })
     }
 
-    /// Splits the target list: this broker delivers, other brokers get one copy per next hop, never back. Whether this
-    /// broker was among the targets.
+    /// Splits the target list: this broker delivers, other brokers get one copy per next hop, never back.
     fn dispatch(
         &mut self,
         incoming: &Incoming,
         frame: &DataFrame<'_>,
         message: &Message<'_>,
-        own: Own,
+        own: Own<'_>,
         now: Time,
         batch: &mut Batch,
-    ) -> Result<bool, BridgeFault> {
+    ) -> Result<(), BridgeFault> {
         let counters = message.tenant.counters().class(self.class);
         let table = message.tenant.table();
         let routes = Arc::clone(table.routes());
@@ -167,9 +164,11 @@ impl Lane {
         }
         relay_to(shared, &routes, onward, message, batch, |_| false);
         match (here, own) {
-            (None, _) => return Ok(false),
-            (Some((groups, _)), Own::Turn(turn)) => self.deliver(groups, message, turn, now, batch),
-            (Some(_), Own::Late) => counters.dropped(DropReason::Late, 1),
+            (None, _) => {}
+            (Some((groups, _)), Own::Turn(turn, delivered)) if delivered.note(self.class, message.seq) => {
+                self.deliver(groups, message, turn, now, batch);
+            }
+            (Some(_), Own::Turn(..)) => counters.dropped(DropReason::Late, 1),
             (Some((groups, step)), Own::Sequence(turn, bringer)) => {
                 let arrived = Arrived { shared, message, groups, step, bringer, turn };
                 if !reliable::arrive(&arrived, || self.found(message), now, batch) {
@@ -177,7 +176,7 @@ impl Lane {
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The target list of a frame: each known broker once, never back. The others are counted and in the end cost the bridge.

@@ -31,7 +31,10 @@ fn broker(handle: u32, node: &str) -> BytesMut {
 fn sender(handle: u32, tenant: &str) -> BytesMut {
     let agent = Some(format!("agent{handle}"));
     let region = Some("region-b".into());
-    encode(&AnnounceSender { handle, session: 1, tenant: tenant.into(), region, agent, uid: "0".into() }.into())
+    encode(
+        &AnnounceSender { handle, session: u64::from(handle), tenant: tenant.into(), region, agent, uid: "0".into() }
+            .into(),
+    )
 }
 
 fn announce() -> BytesMut {
@@ -187,4 +190,21 @@ fn records_go_to_the_control_half_in_the_lanes_tenant() {
     let present = |tenant| node.driver.control().present(node.tenant(tenant).key());
     assert_eq!(present("tenantA"), [BrokerIndex(REGION_B)]);
     assert!(present("tenantB").is_empty());
+}
+
+#[test]
+fn what_comes_later_over_another_way_is_not_delivered_after_what_came_before() {
+    let (mut node, mut client, mut old) = region_a();
+    let mut new = node.reader(0);
+    arrive(&mut node, &mut new, &slice(1, Some((Class::Live, "tenantA")), &announce())).unwrap();
+    let mut say = |node: &mut Node, reader: &mut LaneReader, seq: u64| {
+        arrive(node, reader, &slice(1, None, &relayed(seq, &[(REGION_A, &[])]).encode())).unwrap();
+        messages(&client.read()).len()
+    };
+    assert_eq!(say(&mut node, &mut old, 1), 1);
+    assert_eq!(say(&mut node, &mut new, 3), 1);
+    assert_eq!(say(&mut node, &mut old, 2), 0, "the old way was slower");
+    assert_eq!(drops(&node, "tenantA", DropReason::Late), 1);
+    assert_eq!(say(&mut node, &mut old, 4), 1);
+    assert_eq!(say(&mut node, &mut new, 4), 0, "a repeat");
 }

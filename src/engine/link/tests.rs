@@ -43,7 +43,7 @@ impl Bridge {
                     &format!("agent{i}"),
                     glocal_core::identity::Role::Tenant,
                 );
-                Sender::local(from.shared.next_sender(), own, 1, &principal)
+                Sender::local(from.shared.next_sender(), own, from.shared.next_session(), &principal)
             })
             .collect();
         let mut bridge = Self {
@@ -228,7 +228,7 @@ fn what_an_announcement_displaces_is_counted() {
     let mut lost = 0;
     let mut pushes = 0u64;
     for n in 0..40 {
-        let sender = Sender::local(n, node.shared.own, 1, &principal);
+        let sender = Sender::local(n, node.shared.own, u64::from(n), &principal);
         let mut handles = Handles { sender: Some(sender), ..Handles::default() };
         handles.brokers.push((node.shared.own, 7));
         for _ in 0..3 {
@@ -273,7 +273,12 @@ fn a_lane_that_announced_too_much_forgets_and_goes_on() {
     let rounds = LANE_HANDLES_MAX + 500;
     let mut got = 0;
     for n in 0..rounds {
-        bridge.senders[0] = Sender::local(bridge.from.shared.next_sender(), bridge.from.shared.own, 1, &principal);
+        bridge.senders[0] = Sender::local(
+            bridge.from.shared.next_sender(),
+            bridge.from.shared.own,
+            bridge.from.shared.next_session(),
+            &principal,
+        );
         bridge.seqs.clear();
         bridge.push(0, Class::Tele, 1);
         if n % 1_000 == 0 {
