@@ -330,12 +330,15 @@ impl World {
 
     /// Somebody dials an edge that has no bridge, or a broken one that not every end has given up.
     pub fn dial(&mut self, edge: usize) {
+        if self.bridges.get(edge).and_then(Option::as_ref).is_some_and(|bridge| !bridge.broken) {
+            return;
+        }
         let Some(planned) = self.plan.edges.get(edge).cloned() else { return };
         let runs = |node: &usize| {
             self.brokers.get(*node).is_some_and(Option::is_some) && !self.weather.is_frozen(*node, self.now)
         };
         let alive = planned.ends.iter().all(runs) && !(0..2).any(|side| self.weather.is_dark(edge, side));
-        if !alive || self.bridges.get(edge).and_then(Option::as_ref).is_some_and(|bridge| !bridge.broken) {
+        if !alive {
             return;
         }
         self.bury(edge);

@@ -350,7 +350,8 @@ impl World {
                     _ => done.push(number),
                 },
                 Todo::Reader(command) => {
-                    let text = format!("{command:?}");
+                    // Words are for stories; a seed that fails is told again as one.
+                    let text = self.story.as_ref().map(|_| format!("{command:?}")).unwrap_or_default();
                     told.push(text.clone());
                     match broker.driver.apply(command) {
                         Outcome::RecordRefused(error) => {
