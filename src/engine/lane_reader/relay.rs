@@ -80,7 +80,8 @@ impl Lane {
         let seq = frame.seq.unwrap_or(0);
         let Some(Source { sender, incarnation, last_seq, delivered }) = self.source(incoming, tenant, frame) else {
             counters.dropped(DropReason::BadTarget, 1);
-            return incoming.refuse();
+            let origin = fields.origin;
+            return if self.has_circled(incoming, tenant, origin, frame.hops) { Ok(()) } else { incoming.refuse() };
         };
         let own = match self.class.is_reliable() {
             true => Own::Sequence(turn, bringer),

@@ -32,7 +32,8 @@ impl Lane {
             ends.filter(|(_, (origin, _))| *origin != shared.own && routes.is_behind(incoming.edge.key(), *origin))
         else {
             counters.dropped(DropReason::BadTarget, 1);
-            return incoming.refuse();
+            let has_circled = self.has_circled(incoming, tenant, Some(routed.origin), routed.hops);
+            return if has_circled { Ok(()) } else { incoming.refuse() };
         };
         if target != shared.own {
             if routes.leads_over(incoming.edge.key(), target) {
@@ -60,5 +61,13 @@ impl Lane {
                 incoming.refuse()
             }
         }
+    }
+
+    /// Whether what came may have passed this broker before. While brokers hold different edges to be up, ways may lead in a
+    /// circle, and what comes back is no lie of the peer; from the peer itself it would have come over one hop.
+    pub(super) fn has_circled(&self, incoming: &Incoming, tenant: &Tenant, origin: Option<u32>, hops: u8) -> bool {
+        let origin = origin.and_then(|handle| self.brokers.get(&handle));
+        let is_behind = |origin| tenant.table().routes().is_behind(incoming.edge.key(), origin);
+        hops > 1 && origin.is_some_and(|(origin, _)| !is_behind(*origin))
     }
 }

@@ -360,3 +360,21 @@ fn a_broker_on_the_way_passes_routed_frames_on() {
     assert!(!crate::routed::send(&node.shared, &foreign, BrokerIndex(REGION_A), &inner, NOW));
     assert_eq!(foreign.counters().class(Class::Ctrl).drops(DropReason::NoRoute), 1);
 }
+
+#[test]
+fn what_comes_back_in_a_circle_is_dropped_and_is_no_lie() {
+    let mut node = Node::new(0);
+    node.up(0, 0);
+    node.up(1, 0);
+    let mut reader = node.reader(0);
+    let inner = Control::from(NoMember { target: 9, origin: 9, seq: 4, group: None });
+    let (kind, body) = inner.to_body().unwrap();
+    for (id, hops, refused) in [(1, 1, 1), (2, 3, 1)] {
+        let mut lane = announce();
+        lane.unsplit(encode(&Routed { target: REGION_B, origin: GLOBAL, hops, kind, body: body.clone() }.into()));
+        assert_eq!(arrive(&mut node, &mut reader, &slice(id, Some((Class::Ctrl, "tenantA")), &lane)).unwrap(), []);
+        assert_eq!(node.link(0).edge().refused.value(), refused, "after {hops} hops");
+        let dropped = node.tenant("tenantA").counters().class(Class::Ctrl).drops(DropReason::BadTarget);
+        assert_eq!(dropped, u64::from(id));
+    }
+}
