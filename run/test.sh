@@ -116,7 +116,7 @@ step tests tests
 step doc-tests env GLOCAL_GUARDS_BUILD=1 cargo test --workspace --locked --doc --quiet
 step shellcheck scripts
 if ! $QUICK; then
-    step release cargo build --release --locked
+    step release cargo build --release --locked --bin glocal --example hop
     step mesh mesh
     step demo "$TARGET_DIR/release/glocal" demo
     if [ -x run/bench/hop.sh ]; then step bench run/bench/hop.sh; fi
