@@ -278,6 +278,8 @@ pub const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 pub const REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before an edge is dialled again, in milliseconds.
 pub const REDIAL_MS_MAX: u64 = 5_000;
+/// Pause before a broker dials again whose peer knows another one with its name, in milliseconds (DESIGN section 5).
+pub const DUPLICATE_NODE_MS: u64 = 30_000;
 /// Interval of liveness probes on a bridge, in milliseconds (DESIGN section 5).
 pub const PROBE_MS: u64 = 200;
 /// How long messages of reliable classes are still taken for a broker that no way leads to any more, in milliseconds: longer

@@ -100,8 +100,9 @@ async fn hold_edge(context: &Context, candidate: &Candidate, greeted: Greeted) -
         return Ended::new(Failure::Handshake, "no such edge");
     };
     let status = &*status;
-    let Some((cancel, number)) = take_edge(context, status, candidate, &greeted) else {
-        return Ended::new(Failure::Closed, "another bridge holds this edge");
+    let (cancel, number) = match take_edge(context, status, candidate, &greeted) {
+        Ok(taken) => taken,
+        Err(ended) => return ended,
     };
     // The bridge that held the edge before has been told to go; it lets go of the turn when it has.
     let turn = tokio::select! {
@@ -162,14 +163,15 @@ async fn greet(context: &Context, candidate: &Candidate) -> Result<Greeted, Ende
     Ok(Greeted { edge, control, peer })
 }
 
-/// Makes this bridge the one that holds its edge and returns what ends it and its number, or says that another one stays.
-/// Dials that overlap collapse to that of the lesser node; otherwise the newer one wins at once.
+/// Makes this bridge the one that holds its edge and returns what ends it and its number, or says why another one stays.
+/// Dials that overlap collapse to that of the lesser node; otherwise the newer one of the same key wins at once. One of
+/// another key must wait until the broker that holds the edge is dead: two brokers bear one name.
 fn take_edge(
     context: &Context,
     status: &EdgeStatus,
     candidate: &Candidate,
     greeted: &Greeted,
-) -> Option<(CancellationToken, u64)> {
+) -> Result<(CancellationToken, u64), Ended> {
     /// Dials this close together are taken to overlap, in milliseconds.
     const OVERLAP_MS: u64 = 2_000;
     let now = context.clock.now();
@@ -178,8 +180,16 @@ fn take_edge(
         None => (greeted.peer.incarnation, greeted.peer.dial),
     };
     let dialled = candidate.dialled.is_some();
+    let key = candidate.chain.leaf_key();
     let mut holder = status.holder.lock();
     if let Some(held) = holder.as_ref() {
+        if held.key != key {
+            context.counters.duplicate_nodes.add(1);
+            let (edge, peer) = (status.edge().name(), status.edge().peer());
+            tracing::error!(%edge, %peer, remote = %candidate.connection.remote_address(),
+                "duplicate-node: two brokers with different keys say to be {peer}; the one that was there first stays");
+            return Err(Ended::new(Failure::DuplicateNode, "another broker with this name and another key is there"));
+        }
         let stays = if held.dialled == dialled {
             held.age > age
         } else {
@@ -187,14 +197,14 @@ fn take_edge(
             now < held.since.plus_millis(OVERLAP_MS) && held.dialled == own_is_lesser
         };
         if stays {
-            return None;
+            return Err(Ended::new(Failure::Closed, "another bridge holds this edge"));
         }
         held.cancel.cancel();
     }
     let cancel = context.stop.child_token();
     let number = status.next_number();
-    *holder = Some(Holder { age, dialled, cancel: cancel.clone(), since: now, number });
-    Some((cancel, number))
+    *holder = Some(Holder { age, dialled, cancel: cancel.clone(), since: now, number, key });
+    Ok((cancel, number))
 }
 
 async fn serve_bridge(
@@ -324,6 +334,9 @@ async fn carry(
 fn closed(error: &quinn::ConnectionError) -> Ended {
     use quinn::ConnectionError as E;
     match error {
+        E::ApplicationClosed(close) if close.reason == Failure::DuplicateNode.code().as_bytes() => {
+            Ended::new(Failure::DuplicateNode, "the peer knows another broker with this name and another key")
+        }
         E::ApplicationClosed(close) => {
             Ended::new(Failure::Closed, format!("closed by the peer: {}", String::from_utf8_lossy(&close.reason)))
         }

@@ -90,6 +90,8 @@ pub struct NodeCounters {
     pub protocol_errors: Counter,
     /// Bridges closed for breaking the protocol or the edge's set.
     pub bridge_faults: Counter,
+    /// Bridges refused since another broker bears the same name.
+    pub duplicate_nodes: Counter,
 }
 
 /// A number that goes up and down.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use glocal_core::count::Counter;
 use glocal_core::edge::{Edge, EdgeKey};
+use glocal_core::identity::KeyId;
 use glocal_core::time::Time;
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
@@ -29,11 +30,13 @@ pub enum Failure {
     Fault,
     /// The peer closed the bridge.
     Closed,
+    /// Another broker with a key of its own bears the same name, and lives.
+    DuplicateNode,
 }
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NobodyThere,
         Self::WrongCa,
         Self::Expired,
@@ -43,6 +46,7 @@ impl Failure {
         Self::Silent,
         Self::Fault,
         Self::Closed,
+        Self::DuplicateNode,
     ];
 
     /// The stable code: log field, metric label, `status` field.
@@ -58,6 +62,7 @@ impl Failure {
             Self::Silent => "silent",
             Self::Fault => "fault",
             Self::Closed => "closed",
+            Self::DuplicateNode => "duplicate-node",
         }
     }
 }
@@ -94,6 +99,8 @@ pub struct Holder {
     pub since: Time,
     /// Tells bridges of one edge apart.
     pub number: u64,
+    /// The key in the peer's certificate.
+    pub key: Option<KeyId>,
 }
 
 /// One edge's state and counters.

@@ -71,6 +71,8 @@ impl NodeCollector {
         counters(e, "connections_refused", "Turned away at a limit", one(node.connections_refused.value()))?;
         counters(e, "protocol_errors", "Sessions closed for protocol errors", one(node.protocol_errors.value()))?;
         counters(e, "bridge_faults", "Bridges closed for faults", one(node.bridge_faults.value()))?;
+        let duplicates = one(node.duplicate_nodes.value());
+        counters(e, "duplicate_nodes", "Bridges refused since another broker bears the same name", duplicates)?;
         let trust = context.trust();
         let head = trust.bundle().head();
         gauges(e, "bundle_version", "Version of the bundle in force", one(head.version))?;

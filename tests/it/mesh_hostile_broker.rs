@@ -334,3 +334,28 @@ async fn attack_30_more_streams_than_a_bridge_has_are_not_taken() {
     hostile.data(lane, &relay(Class::Live, "mark", 1, 1, &[2], b"")).await;
     assert_eq!(subjects(&admin, &mut all, "mark").await, [""; 0]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_broker_with_the_name_of_one_that_lives_is_refused() {
+    let fabric = Fabric::new();
+    let (global, first) = attacked(&fabric).await;
+    // The same name from the same authority, but another key.
+    let twin = fabric.fork();
+    let dir = twin.node_dir(REGION_A);
+    for file in std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if matches!(file.extension().and_then(|e| e.to_str()), Some("key" | "pem"))
+            && file.file_stem().unwrap() == "node"
+        {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+    twin.edit_plan(|plan| plan);
+    let second = Hostile::try_open(&twin, GLOBAL, global.at().bridge, &EVERYBODY, 9).await;
+    assert!(second.is_none(), "though its dial is newer");
+    assert!(global.edge(EDGE).edge().is_up(), "the first one stays");
+    assert_eq!(global.metric("glocal_duplicate_nodes_total", &[]).await, 1);
+    // When the first one has gone, there is no other.
+    first.connection.close(0u32.into(), b"bye");
+    eventually("the edge to be down", || (!global.edge(EDGE).edge().is_up()).then_some(())).await;
+    assert!(Hostile::try_open(&twin, GLOBAL, global.at().bridge, &EVERYBODY, 10).await.is_some());
+}

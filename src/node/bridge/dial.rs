@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use glocal_core::deny::Deny;
 use glocal_core::edge::EdgeKey;
-use glocal_core::limits::{DIAL_MS_MAX, REDIAL_MS_MAX, REDIAL_MS_MIN};
+use glocal_core::limits::{DIAL_MS_MAX, DUPLICATE_NODE_MS, REDIAL_MS_MAX, REDIAL_MS_MIN};
 
 use super::{Candidate, Ended, note, run};
 use crate::config::HostPort;
@@ -52,7 +52,11 @@ async fn dial_on(context: Context, edge: EdgeKey) {
             note(&context, status, &ended, remote);
             // A bridge that lived for a while starts afresh; one that dies at once waits longer each time.
             let lived = context.clock.now().micros_since(before) > REDIAL_MS_MAX * 1000;
-            pause_ms = if lived { REDIAL_MS_MIN } else { (pause_ms * 2).min(REDIAL_MS_MAX) };
+            pause_ms = match ended.failure {
+                Failure::DuplicateNode => DUPLICATE_NODE_MS,
+                _ if lived => REDIAL_MS_MIN,
+                _ => (pause_ms * 2).min(REDIAL_MS_MAX),
+            };
         }
         let pause = Duration::from_millis(jittered(pause_ms));
         tokio::select! {

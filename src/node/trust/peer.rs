@@ -1,5 +1,6 @@
 //! What a peer presented, kept as long as its connection, so that it can be asked for again.
 
+use glocal_core::identity::KeyId;
 use rustls_pki_types::CertificateDer;
 
 /// The chain a peer presented in its handshake, leaf first; empty when it presented none.
@@ -22,6 +23,13 @@ impl PeerChain {
             // An identity of another kind must not pass for none: this certificate is refused as malformed.
             Err(_) => Self(vec![CertificateDer::from(Vec::new())]),
         }
+    }
+
+    /// The key of the leaf.
+    #[must_use]
+    pub fn leaf_key(&self) -> Option<KeyId> {
+        let leaf = webpki::EndEntityCert::try_from(self.0.first()?).ok()?;
+        Some(super::chain::key_id(&leaf.subject_public_key_info()))
     }
 
     /// The certificates.
