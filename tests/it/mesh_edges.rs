@@ -10,6 +10,11 @@ use crate::support::{arrived, eventually, message};
 
 const MANY: u64 = 50;
 
+/// Messages of a tenant that may not cross, each beside one that may: `GLOCAL_EDGE_MESSAGES`, or a thousand.
+fn many_more() -> u64 {
+    std::env::var("GLOCAL_EDGE_MESSAGES").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edge_without_a_tenant_carries_none_of_its_frames() {
     // The edge to region b carries tenantA and nobody else.
@@ -104,6 +109,13 @@ async fn on_the_wire_there_is_not_a_byte_of_a_tenant_that_is_not_allowed() {
         if carried {
             eventually("tenantB's messages", || bytes("tenantB", Class::Bulk).filter(|n| *n >= all)).await;
         } else {
+            let before = bytes("tenantA", Class::Live).unwrap_or(0);
+            for _ in 0..many_more() {
+                admin.publish("T.tenantB.live.plans", [7; 16]).await.unwrap();
+                admin.publish("T.tenantA.live.plans", [7; 16]).await.unwrap();
+            }
+            admin.flush().await.unwrap();
+            eventually("tenantA's messages", || bytes("tenantA", Class::Live).filter(|n| *n > before)).await;
             for class in Class::ALL {
                 assert_eq!(bytes("tenantB", class), None, "not even an empty lane of {class}");
             }
