@@ -290,6 +290,8 @@ pub const LINK_COST_MAX: u32 = 1_000_000;
 /// Round-trip time that counts as much as one more hop, in microseconds: what brokers themselves take, and the jitter of a
 /// loaded machine, must not move routes between links of one site.
 pub const LINK_COST_MICROS: u64 = 5_000;
+/// Round-trip times of one edge that are remembered, about one a second; half of them are needed before a cost follows.
+pub const LINK_RTTS: usize = 8;
 /// How far ahead of this broker's own an epoch or incarnation may be, in milliseconds: a century of clock error.
 pub const LINK_EPOCH_AHEAD_MAX: u64 = 100 * 365 * 86_400_000;
 /// Pause between two tellings of one edge's cost, in milliseconds: routes must not follow every jitter.
@@ -370,6 +372,9 @@ pub const RELIABLE_IDLE_MS: u64 = 600_000;
 pub const RELIABLE_TIMEOUT_MS_MIN: u64 = 200;
 /// Longest wait for an acknowledgement before a message is sent again, in milliseconds.
 pub const RELIABLE_TIMEOUT_MS_MAX: u64 = 2_000;
+/// The same before any round trip was measured, in milliseconds (RFC 6298 section 2.1): a slow link must not be filled with
+/// repeats before it has answered once.
+pub const RELIABLE_TIMEOUT_MS_FIRST: u64 = 1_000;
 /// How long a target may be out of reach, or silent, before its messages are given up, in milliseconds: longer than any
 /// failover and most restarts of a link.
 pub const RELIABLE_GIVE_UP_MS: u64 = 30_000;

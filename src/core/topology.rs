@@ -7,7 +7,7 @@
 //! Cost of a change: the state of an edge is one record with one order, wherever it was told first, so that every edge
 //! carries it at most once in each direction: 2·E records for an edge, degree·2·E for the death of a broker.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::bundle::Head;
@@ -88,7 +88,8 @@ struct OwnEdge {
     /// The epoch that both sides agreed on, while the bridge is up.
     epoch: Option<u64>,
     proposed: u64,
-    rtt_micros: u64,
+    /// The round-trip times measured last, in microseconds.
+    rtts: VecDeque<u64>,
     /// Whether the bridge is up.
     up: bool,
     /// What the neighbour has still to be told.
@@ -204,7 +205,7 @@ impl Topology {
             peer_metric: 0,
             epoch: None,
             proposed: 0,
-            rtt_micros: 0,
+            rtts: VecDeque::new(),
             up: false,
             dirty: BTreeSet::new(),
             words: Vec::new(),

@@ -9,7 +9,8 @@ use super::outgoing::{AckError, Finished, Outgoing, Receipt, Sending, Step, Want
 use crate::edge::EdgeKey;
 use crate::limits::{
     RELIABLE_EARLY_BYTES_MAX, RELIABLE_EARLY_MESSAGES_MAX, RELIABLE_FLOWS_MAX, RELIABLE_GIVE_UP_MS, RELIABLE_IDLE_MS,
-    RELIABLE_KEPT_BYTES_MAX, RELIABLE_NODE_BYTES_MAX, RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST,
+    RELIABLE_KEPT_BYTES_MAX, RELIABLE_NODE_BYTES_MAX, RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MIN,
+    RELIABLE_WINDOW_BYTES_FIRST,
 };
 use crate::name::QueueGroup;
 use crate::routes::BrokerIndex;
@@ -355,11 +356,11 @@ fn time_outs_and_new_ways_send_again_and_full_lanes_pause() {
     };
     (0..3).for_each(|_| drop(send(&mut outgoing, &[wanted(0, 0)], &budget, now)));
     assert_eq!(due(&mut outgoing, now, 0), []);
-    let later = now.plus_millis(RELIABLE_TIMEOUT_MS_MIN);
+    let later = now.plus_millis(RELIABLE_TIMEOUT_MS_FIRST);
     assert_eq!(due(&mut outgoing, later, 0), [(1, 0), (2, 1), (3, 1)], "in sequence");
-    assert_eq!(due(&mut outgoing, later.plus_millis(RELIABLE_TIMEOUT_MS_MIN), 0), [], "it backs off");
-    assert_eq!(due(&mut outgoing, later.plus_millis(2 * RELIABLE_TIMEOUT_MS_MIN), 0), [(1, 0), (2, 1), (3, 1)]);
-    let soon = later.plus_millis(2 * RELIABLE_TIMEOUT_MS_MIN + 1);
+    assert_eq!(due(&mut outgoing, later.plus_millis(RELIABLE_TIMEOUT_MS_FIRST), 0), [], "it backs off");
+    assert_eq!(due(&mut outgoing, later.plus_millis(2 * RELIABLE_TIMEOUT_MS_FIRST), 0), [(1, 0), (2, 1), (3, 1)]);
+    let soon = later.plus_millis(2 * RELIABLE_TIMEOUT_MS_FIRST + 1);
     assert_eq!(due(&mut outgoing, soon, 1), [(1, 0), (2, 1), (3, 1)], "at once over another bridge");
     outgoing.dropped(2, soon);
     assert_eq!(due(&mut outgoing, soon.plus_millis(1), 1), [], "not into the full lane");

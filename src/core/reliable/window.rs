@@ -1,8 +1,8 @@
 //! How much may be on its way to one target: a congestion window in bytes (RFC 5681), and when to send again (RFC 6298).
 
 use crate::limits::{
-    RELIABLE_TIMEOUT_MS_MAX, RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST, RELIABLE_WINDOW_BYTES_MAX,
-    RELIABLE_WINDOW_BYTES_MIN, SLICE_BYTES_MAX,
+    RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MAX, RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST,
+    RELIABLE_WINDOW_BYTES_MAX, RELIABLE_WINDOW_BYTES_MIN, SLICE_BYTES_MAX,
 };
 
 /// The window of one target.
@@ -92,7 +92,7 @@ impl Window {
     #[must_use]
     pub fn timeout_micros(&self) -> u64 {
         let max = RELIABLE_TIMEOUT_MS_MAX * 1000;
-        let smoothed = self.smoothed_micros.unwrap_or(0).min(max);
+        let smoothed = self.smoothed_micros.unwrap_or(RELIABLE_TIMEOUT_MS_FIRST * 1000).min(max);
         let once = smoothed.saturating_add(4 * self.variance_micros.min(max)).max(RELIABLE_TIMEOUT_MS_MIN * 1000);
         once.saturating_mul(1 << self.backoff.min(8)).min(max)
     }
@@ -125,6 +125,8 @@ mod tests {
     #[test]
     fn waiting_follows_the_round_trip_between_its_bounds() {
         let mut window = Window::default();
+        assert_eq!(window.timeout_micros(), RELIABLE_TIMEOUT_MS_FIRST * 1000);
+        window.measured(10);
         assert_eq!(window.timeout_micros(), RELIABLE_TIMEOUT_MS_MIN * 1000);
         (0..50).for_each(|_| window.measured(300_000));
         let steady = window.timeout_micros();

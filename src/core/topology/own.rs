@@ -1,8 +1,12 @@
 //! This broker's own edges: agreeing on an epoch with the peer, telling the cost, and saying when it is over.
 
+use std::collections::VecDeque;
+
 use super::{Consent, LinkError, LinkMessage, LinkRecord, LinkState, NeighbourWord, Topology, Word};
 use crate::edge::EdgeKey;
-use crate::limits::{LINK_COST_HOLD_MS, LINK_COST_MAX, LINK_COST_MICROS, LINK_DIGEST_MS, LINK_EPOCH_AHEAD_MAX};
+use crate::limits::{
+    LINK_COST_HOLD_MS, LINK_COST_MAX, LINK_COST_MICROS, LINK_DIGEST_MS, LINK_EPOCH_AHEAD_MAX, LINK_RTTS,
+};
 use crate::time::Time;
 
 impl Topology {
@@ -15,7 +19,7 @@ impl Topology {
         own.up = true;
         own.epoch = None;
         own.proposed = proposed;
-        own.rtt_micros = 0;
+        own.rtts.clear();
         own.dirty.clear();
         own.words = own_key.map(|key| LinkMessage::Record(LinkRecord::Key(key))).into_iter().collect();
         own.words.push(LinkMessage::Word(NeighbourWord::Propose { epoch: proposed, metric: own.metric }));
@@ -38,7 +42,10 @@ impl Topology {
     /// The round-trip time of an edge of this broker.
     pub fn measured(&mut self, key: EdgeKey, rtt_micros: u64) {
         if let Some(own) = self.own_edges.get_mut(&key) {
-            own.rtt_micros = rtt_micros;
+            if own.rtts.len() >= LINK_RTTS {
+                own.rtts.pop_front();
+            }
+            own.rtts.push_back(rtt_micros);
         }
     }
 
@@ -106,7 +113,7 @@ impl Topology {
         let Some(own) = self.own_edges.get(&key).filter(|own| own.end == 0 && own.epoch == Some(epoch)) else {
             return Ok(());
         };
-        let (place, cost) = (own.place, cost_of(own.rtt_micros, own.metric.max(own.peer_metric)));
+        let (place, cost) = (own.place, cost_of(distance(&own.rtts), own.metric.max(own.peer_metric)));
         let Some(ours) = self.consent(place, epoch, Word::Cost { revision: 0, cost }) else { return Ok(()) };
         let state = LinkState::Up { epoch, revision: 0, cost, ends: [ours, theirs] };
         let Some(edge) = self.edges.get(place) else { return Ok(()) };
@@ -147,9 +154,11 @@ impl Topology {
 
     /// The lesser end tells a cost that has changed by more than chance and has not been told for a while.
     fn tell_cost(&mut self, key: EdgeKey, now: Time) {
-        let Some(own) = self.own_edges.get(&key).filter(|own| own.end == 0 && own.rtt_micros > 0) else { return };
+        let Some(own) = self.own_edges.get(&key).filter(|own| own.end == 0 && own.rtts.len() >= LINK_RTTS / 2) else {
+            return;
+        };
         let (place, told) = (own.place, own.cost_told);
-        let cost = cost_of(own.rtt_micros, own.metric.max(own.peer_metric));
+        let cost = cost_of(distance(&own.rtts), own.metric.max(own.peer_metric));
         let state = self.edges.get(place).and_then(|edge| edge.state.clone());
         let Some(LinkState::Up { epoch, revision, cost: known, ends: [_, theirs] }) = state else { return };
         let differs = cost.abs_diff(known) > 1 && u64::from(cost.abs_diff(known)) * 4 > u64::from(known);
@@ -182,6 +191,11 @@ impl Topology {
             own.words.push(LinkMessage::Word(word));
         }
     }
+}
+
+/// The least of the round-trip times measured last, once there are some: what the way takes, not what a busy machine adds.
+fn distance(rtts: &VecDeque<u64>) -> u64 {
+    if rtts.len() < LINK_RTTS / 2 { 0 } else { rtts.iter().min().copied().unwrap_or(0) }
 }
 
 /// One for the hop, one for every [`LINK_COST_MICROS`] of the round trip, and the metric.

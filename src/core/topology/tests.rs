@@ -285,13 +285,21 @@ fn what_was_lost_is_told_when_digests_differ() {
 fn costs_follow_what_is_measured_and_not_every_jitter() {
     let mut mesh = all_up(3, &ring(3));
     let cost = |mesh: &Mesh, n: usize| mesh.nodes[n].as_ref().unwrap().edges().next().unwrap().2;
-    let measure = |mesh: &mut Mesh, rtt_millis: u64, at: u64| {
+    let once = |mesh: &mut Mesh, rtt_millis: u64| {
         for end in mesh.edges[0] {
             mesh.nodes[end].as_mut().unwrap().measured(key(0), rtt_millis * 1000);
         }
+    };
+    let measure = |mesh: &mut Mesh, rtt_millis: u64, at: u64| {
+        (0..crate::limits::LINK_RTTS).for_each(|_| once(mesh, rtt_millis));
         mesh.tick(at);
         mesh.settle();
     };
+    // A machine that is busy starting takes long at first.
+    once(&mut mesh, 40);
+    mesh.tick(100);
+    mesh.settle();
+    assert_eq!(cost(&mesh, 2), Some(1), "measured once");
     measure(&mut mesh, 4, 500);
     assert_eq!(cost(&mesh, 2), Some(1), "one site");
     measure(&mut mesh, 40, 1_000);
@@ -300,6 +308,10 @@ fn costs_follow_what_is_measured_and_not_every_jitter() {
     assert_eq!(cost(&mesh, 2), Some(9), "told a moment ago");
     measure(&mut mesh, 46, 12_000);
     assert_eq!(cost(&mesh, 2), Some(9), "jitter");
+    once(&mut mesh, 500);
+    mesh.tick(12_500);
+    mesh.settle();
+    assert_eq!(cost(&mesh, 2), Some(9), "a moment's delay");
     measure(&mut mesh, 80, 13_000);
     assert_eq!(cost(&mesh, 2), Some(17));
     mesh.check();

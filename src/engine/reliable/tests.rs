@@ -2,7 +2,7 @@
 
 use glocal_core::count::Drop as DropReason;
 use glocal_core::limits::{
-    RELIABLE_TICK_MS, RELIABLE_TIMEOUT_MS_MAX, RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WAIT_MS_MAX,
+    RELIABLE_TICK_MS, RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MAX, RELIABLE_WAIT_MS_MAX,
     RELIABLE_WINDOW_BYTES_FIRST,
 };
 use glocal_wire::control::{Control, Memberless, Unsubscribe};
@@ -210,7 +210,7 @@ fn what_a_broken_bridge_took_along_is_sent_again_in_order_and_once() {
         line.reconnect(edge, [7, 7]);
         line.pass(RELIABLE_TICK_MS);
         for _ in 0..4 {
-            line.pass(RELIABLE_TIMEOUT_MS_MIN);
+            line.pass(RELIABLE_TIMEOUT_MS_FIRST);
         }
         assert_eq!(messages(&far.read()), ["x.y=1", "x.y=2", "x.y=3", "x.y=4", "x.y=5"], "edge {edge}");
         let acked: Vec<u64> = acks(&alice.read()).into_iter().map(|(number, _)| number).collect();
@@ -242,7 +242,7 @@ fn a_lost_acknowledgement_doubles_nothing() {
     line.carry();
     line.cut = false;
     line.reconnect(1, [7, 7]);
-    line.pass(RELIABLE_TIMEOUT_MS_MIN);
+    line.pass(RELIABLE_TIMEOUT_MS_FIRST);
     assert_eq!(messages(&far.read()), ["x.y=once"]);
     assert_eq!(acks(&alice.read()), [(1, 1)]);
     assert_eq!(line.drops(B, Class::Bulk, DropReason::Repeat), 1);
@@ -289,7 +289,7 @@ fn a_full_window_stops_its_publisher_alone_and_refuses_in_the_end() {
     assert!(other.session.port().unwrap().take_retry());
     other.feed_at(&mut line.nodes[A], b"", line.now).unwrap();
     assert!(!other.effects.waits);
-    line.pass(RELIABLE_TIMEOUT_MS_MIN);
+    line.pass(RELIABLE_TIMEOUT_MS_FIRST);
     assert_eq!(acks(&alice.read()).len() as u64, number - 1);
     assert_eq!(acks(&other.read()).len(), 2);
     assert!(line.is_idle());
@@ -324,7 +324,7 @@ fn a_session_that_does_not_read_holds_back_acknowledgements_and_nobody_else() {
     // It reads, and everything comes, once and in order.
     let mut got = messages(&slow.read()).len();
     for _ in 0..50 {
-        line.pass(RELIABLE_TIMEOUT_MS_MIN);
+        line.pass(RELIABLE_TIMEOUT_MS_FIRST);
         got += messages(&slow.read()).len();
         alice.feed_at(&mut line.nodes[A], b"", line.now).unwrap();
     }
