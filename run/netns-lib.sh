@@ -9,6 +9,10 @@ netns() { printf '%s-%s' "$NETNS_PREFIX" "$1"; }
 
 # need_netns: network namespaces can be made here.
 need_netns() {
+    if ! command -v ip >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        say 'iproute2 is missing: apt-get install iproute2'
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; } >/dev/null 2>&1 || true
+    fi
     command -v ip >/dev/null || die "'ip' is missing" "apt-get install iproute2"
     ip netns add "$(netns probe)" 2>/dev/null || die 'network namespaces cannot be made here' 'run as root, with CAP_SYS_ADMIN and CAP_NET_ADMIN'
     ip netns del "$(netns probe)"
