@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 mod list;
 
-pub use list::{U32List, U64List};
+pub use list::{List, U32List, U64List};
 
 use crate::data::DataKind;
 use crate::{EncodeError, FrameError};
