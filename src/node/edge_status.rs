@@ -133,6 +133,12 @@ impl EdgeStatus {
         self.state.lock().clone()
     }
 
+    /// `state` in one word that scripts can test: `up`, `connecting`, or why not.
+    #[must_use]
+    pub fn word(&self, state: &State) -> &'static str {
+        if self.edge.is_up() { "up" } else { state.failure.map_or("connecting", |failure| failure.code()) }
+    }
+
     /// Notes that a bridge is up.
     pub fn up(&self, state: State) {
         self.ups.add(1);

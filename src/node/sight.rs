@@ -146,7 +146,7 @@ fn edge(
     EdgeSight {
         name: edge.name().to_string(),
         peer: edge.peer().to_string(),
-        state: if edge.is_up() { "up" } else { state.failure.map_or("connecting", |f| f.code()) },
+        state: status.word(&state),
         detail: state.detail,
         since_s: context.clock.now().micros_since(state.since) / 1_000_000,
         remote: state.remote,
