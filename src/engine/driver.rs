@@ -307,15 +307,7 @@ impl Driver {
             Ok(()) => wire::Subscribed { sid }.into(),
             Err(reason) => {
                 self.count_refusal(&port, reason);
-                wire::Denied {
-                    access: Access::Read as u8,
-                    id: u64::from(sid),
-                    subject: filter,
-                    code: reason.code().to_owned(),
-                    text: reason.text(port.principal().tenant().as_str()),
-                    retry_after_ms: None,
-                }
-                .into()
+                not_subscribed(&port, sid, filter, reason).into()
             }
         };
         self.answers.push((port, answer));
@@ -393,6 +385,18 @@ impl Driver {
             }
         }
         !self.pending.is_empty()
+    }
+}
+
+/// The answer to a subscription that is refused, or has to end.
+fn not_subscribed(port: &SessionPort, sid: u32, filter: String, reason: Deny) -> wire::Denied {
+    wire::Denied {
+        access: Access::Read as u8,
+        id: u64::from(sid),
+        subject: filter,
+        code: reason.code().to_owned(),
+        text: reason.text(port.principal().tenant().as_str()),
+        retry_after_ms: None,
     }
 }
 

@@ -12,9 +12,8 @@ use glocal_core::edge::{EdgeKey, TenantSet};
 use glocal_core::policy::Policy;
 use glocal_core::routes::Brokers;
 use glocal_core::time::Time;
-use glocal_wire::control as wire;
 
-use super::Driver;
+use super::{Driver, not_subscribed};
 use crate::link::Link;
 
 /// What has changed.
@@ -106,14 +105,7 @@ impl Driver {
         let line =
             DenyLine { access: Access::Read, destination: filter.as_bytes(), principal: port.principal(), reason };
         self.denials.push(line.to_string());
-        let denied = wire::Denied {
-            access: Access::Read as u8,
-            id: u64::from(sid),
-            subject: filter,
-            code: reason.code().to_owned(),
-            text: reason.text(port.principal().tenant().as_str()),
-            retry_after_ms: None,
-        };
+        let denied = not_subscribed(&port, sid, filter, reason);
         self.answers.push((port, denied.into()));
     }
 }
