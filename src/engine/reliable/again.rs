@@ -9,7 +9,7 @@ use glocal_core::limits::QUALIFIED_BYTES_MAX;
 use glocal_core::name::{Class, QueueGroup};
 use glocal_core::port::Dialect;
 use glocal_core::reliable::outgoing::{AckError, Groups, Orphan, Sending, Wanted};
-use glocal_core::routes::BrokerIndex;
+use glocal_core::routes::{BrokerIndex, Routes};
 use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
 use glocal_wire::control::{Control, Delivered, Memberless, NoResponders, clip};
@@ -50,11 +50,8 @@ fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flo
     }
     let due = outgoing.due(now, &shared.reliable().budget, |broker| way(shared, &routes, tenant.key(), broker));
     drop(outgoing);
-    for Sending { seq, target, groups, step, message: parcel } in due.sendings {
-        let Some(message) = parcel.message(tenant, flow.class, seq) else { continue };
-        batch.begin();
-        let target = TargetGroups { groups: groups.iter().collect(), step, ..TargetGroups::plain(target) };
-        relay_to(shared, &routes, SmallVec::from_iter([target]), &message, batch, |_| false);
+    for sending in &due.sendings {
+        send(shared, tenant, flow, &routes, sending, batch);
     }
     let given_up = !due.orphans.is_empty();
     for (broker, orphan) in due.orphans {
@@ -223,17 +220,22 @@ fn adopt(
             Some(Instead::Here) => {}
             Some(Instead::There(other)) => {
                 let routes = Arc::clone(tenant.table().routes());
+                let groups = Groups::from_iter([group.clone()]);
                 let wanted = Wanted {
                     broker: other,
-                    groups: Groups::from_iter([group.clone()]),
+                    groups: groups.clone(),
                     plain: false,
                     counts: true,
                     life: shared.reliable().life(flows, other),
                     way: way(shared, &routes, tenant.key(), other),
                 };
                 let budget = &shared.reliable().budget;
-                let accepted = flow.outgoing.lock().accept(Arc::clone(&parcel), bytes, &[wanted], receipt, budget, now);
-                send_one(shared, tenant, flow, &parcel, (other, group), accepted, batch);
+                let (seq, steps) =
+                    flow.outgoing.lock().accept(Arc::clone(&parcel), bytes, &[wanted], receipt, budget, now);
+                if let Some(step) = steps.first().copied().flatten() {
+                    let sending = Sending { seq, target: other, groups, step, message: Arc::clone(&parcel) };
+                    send(shared, tenant, flow, &routes, &sending, batch);
+                }
             }
             None => {
                 lose();
@@ -248,23 +250,20 @@ fn adopt(
     tell(finished);
 }
 
-type Accepted = (u64, SmallVec<[Option<glocal_core::reliable::outgoing::Step>; 4]>);
-
-fn send_one(
+/// Sends one copy to one broker.
+fn send(
     shared: &Shared,
     tenant: &Arc<Tenant>,
     flow: &Flow,
-    parcel: &Parcel,
-    (broker, group): (BrokerIndex, &QueueGroup),
-    (seq, steps): Accepted,
+    routes: &Routes,
+    sending: &Sending<Arc<Parcel>>,
     batch: &mut Batch,
 ) {
-    let Some(step) = steps.first().copied().flatten() else { return };
-    let Some(message) = parcel.message(tenant, flow.class, seq) else { return };
-    let routes = Arc::clone(tenant.table().routes());
-    let target = TargetGroups { groups: SmallVec::from_iter([group]), step, ..TargetGroups::plain(broker) };
+    let Some(message) = sending.message.message(tenant, flow.class, sending.seq) else { return };
     batch.begin();
-    relay_to(shared, &routes, SmallVec::from_iter([target]), &message, batch, |_| false);
+    let groups = sending.groups.iter().collect();
+    let target = TargetGroups { groups, step: sending.step, ..TargetGroups::plain(sending.target) };
+    relay_to(shared, routes, SmallVec::from_iter([target]), &message, batch, |_| false);
 }
 
 /// Where a member of a group was found instead.
