@@ -221,10 +221,13 @@ stop_mesh() {
 
 # ── Looking at nodes ──────────────────────────────────────────────────────────
 
+# What http_get runs behind, such as a network namespace from which every node can be reached.
+HTTP_VIA=()
+
 # http_get HOST:PORT PATH: the body.
 http_get() {
     # shellcheck disable=SC2016 # the inner shell expands them
-    timeout 5 bash -c '
+    "${HTTP_VIA[@]}" timeout 5 bash -c '
         exec 3<>"/dev/tcp/$1/$2"
         printf "GET %s HTTP/1.0\r\nHost: %s\r\nConnection: close\r\n\r\n" "$3" "$1" >&3
         sed "1,/^\r*\$/d" <&3' _ "${1%:*}" "${1##*:}" "$2" 2>/dev/null
