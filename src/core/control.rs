@@ -14,7 +14,7 @@ use crate::edge::{Edge, EdgeKey, TenantSet};
 use crate::interest::Interest;
 use crate::interest::presence::Record;
 use crate::limits::SESSION_SUBSCRIPTIONS_MAX;
-use crate::name::{Class, Filter, Label, NodeId, QueueGroup};
+use crate::name::{Class, Filter, NodeId, QueueGroup};
 use crate::policy::{Permit, Read, Scope};
 use crate::port::{SessionPort, Sub};
 use crate::routes::{BrokerIndex, Brokers, Routes};
@@ -108,7 +108,7 @@ pub struct Control {
     brokers: Arc<Brokers>,
     tenants: Arc<Tenants>,
     topology: Topology,
-    groups: Vec<Group>,
+    groups: BTreeMap<Usable, Group>,
     edges: BTreeMap<EdgeKey, EdgeState>,
     states: BTreeMap<TenantKey, TenantState>,
     sessions: BTreeMap<u64, BTreeMap<u32, SubRecord>>,
@@ -117,7 +117,9 @@ pub struct Control {
     /// Epoch and version of the bundle in force.
     version: (u64, u64),
     /// The edges each tenant's section names, as of the bundle in force.
-    carried: BTreeMap<TenantKey, Vec<Label>>,
+    carried: BTreeMap<TenantKey, Carried>,
+    /// Tenants of which edges were cut, or are not any more, since their routes were computed.
+    recut: BTreeSet<TenantKey>,
     pending: BTreeMap<TenantKey, Table>,
     outgoing: Vec<Outgoing>,
     settled: bool,
@@ -153,7 +155,7 @@ impl Control {
         for edge in &edges {
             topology.add_own(edge.key(), edge.name(), edge.metric());
         }
-        let carried = tenants.iter().map(|t| (t.key(), t.section().edges.clone())).collect();
+        let carried = carried(&tenants);
         let edges = edges.into_iter().map(|edge| (edge.key(), EdgeState::new(edge))).collect();
         Some(Self {
             own,
@@ -161,7 +163,8 @@ impl Control {
             brokers,
             tenants,
             topology,
-            groups: Vec::new(),
+            groups: BTreeMap::new(),
+            recut: BTreeSet::new(),
             edges,
             states: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -284,6 +287,9 @@ impl Control {
         self.interrupt(edge);
         self.topology.edge_up(edge);
         self.reroute();
+        self.tell_cuts(edge);
+        // What was said just now is part of the lists.
+        self.interrupt(edge);
         if let Some(peer) = peer {
             self.reborn(peer, peer_incarnation);
         }
@@ -360,12 +366,14 @@ fn wish(filter: &Filter, sub: &Sub) -> Interest {
 }
 
 mod change;
+mod cuts;
 mod interest;
 mod observers;
+mod presence;
 mod routing;
 
 use interest::TenantState;
-use routing::Group;
+use routing::{Carried, Group, Usable, carried};
 
 pub use change::{Narrowed, Refused};
 pub use interest::{Letter, Message};

@@ -259,6 +259,12 @@ impl Topology {
         })
     }
 
+    /// The ends of an edge of the bundle.
+    #[must_use]
+    pub fn ends(&self, edge: &Label) -> Option<[BrokerIndex; 2]> {
+        self.edges.get(*self.names.get(edge)?).map(|edge| edge.ends)
+    }
+
     /// The life of a broker that is known by its key; zero when it is not.
     #[must_use]
     pub fn incarnation_of(&self, broker: BrokerIndex) -> u64 {

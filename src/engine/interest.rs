@@ -13,13 +13,19 @@ use crate::link::{Handles, append};
 /// The frame of a record for a neighbour, and the handles it uses.
 pub(crate) fn frame(outgoing: &Outgoing) -> (BytesMut, Handles) {
     let mut handles = Handles::default();
-    let control: wire::Control = match outgoing.record {
+    let (origin, incarnation) = (outgoing.origin.0, outgoing.incarnation);
+    if !matches!(outgoing.record, Record::End { .. }) {
+        handles.brokers.push((outgoing.origin, 0));
+    }
+    let control: wire::Control = match &outgoing.record {
         Record::Presence { seq, present } => {
-            handles.brokers.push((outgoing.origin, 0));
-            let (origin, incarnation) = (outgoing.origin.0, outgoing.incarnation);
-            wire::Presence { origin, incarnation, seq, present }.into()
+            wire::Presence { origin, incarnation, seq: *seq, present: *present }.into()
         }
-        Record::End { told } => wire::PresenceEnd { told }.into(),
+        Record::Cut { edge, seq, cut } => {
+            let edge = edge.as_str().to_owned();
+            wire::EdgeCut { origin, incarnation, seq: *seq, edge, cut: *cut }.into()
+        }
+        Record::End { told } => wire::PresenceEnd { told: *told }.into(),
     };
     let mut frame = BytesMut::new();
     append(&mut frame, &control);

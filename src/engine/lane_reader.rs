@@ -345,6 +345,16 @@ impl Lane {
                 arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
                 Ok(())
             }
+            Control::EdgeCut(body) => {
+                let origin = self.brokers.get(&body.origin).copied();
+                let Some(((origin, _), name)) = origin.zip(Label::parse(&body.edge).ok()) else {
+                    return incoming.refuse();
+                };
+                let record = Record::Cut { edge: name, seq: body.seq, cut: body.cut };
+                let (edge, tenant, incarnation) = (incoming.edge.key(), tenant.key(), body.incarnation);
+                arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
+                Ok(())
+            }
             Control::PresenceEnd(body) => {
                 let Some(origin) = incoming.shared.brokers().index(incoming.edge.peer()) else { return Ok(()) };
                 let (edge, tenant, incarnation) = (incoming.edge.key(), tenant.key(), 0);

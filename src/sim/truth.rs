@@ -7,7 +7,6 @@ use glocal_core::routes::BrokerIndex;
 
 use crate::graph;
 use crate::oracle::{Violation, ensure};
-use crate::plan::PlannedEdge;
 use crate::world::World;
 
 /// How long after the last fault everybody must know the truth: two comparisons with neighbours, and a second for the way.
@@ -61,12 +60,7 @@ impl World {
             return Ok(());
         };
         let table = held.table();
-        // What a side elsewhere does not allow is not told.
-        let carries = |edge: &&PlannedEdge| match edge.ends.contains(&node) {
-            true => edge.effective().contains(&tenant),
-            false => edge.bundle.contains(&tenant),
-        };
-        let carrying = || self.plan.edges.iter().filter(carries);
+        let carrying = || self.plan.edges.iter().filter(|edge| edge.effective().contains(&tenant));
         let nodes = self.plan.nodes.len();
         let ways = graph::ways(nodes, node, carrying().map(|edge| (edge.ends, edge.cost())));
         for (target, cost) in ways.iter().enumerate().filter(|(target, _)| *target != node) {

@@ -20,7 +20,7 @@ pub use body::{
     Goodbye, Hello, Interest, InterestSync, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Probe,
     ProbeAck, Ready, Routed, Subscribe, Subscribed, Unsubscribe, Welcome, clip,
 };
-pub use interest::{InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd};
+pub use interest::{EdgeCut, InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd};
 
 pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
 pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp};
@@ -173,6 +173,8 @@ control! {
     InterestPull = 0x3a;
     /// Tells a broker that asked of interest.
     InterestNews = 0x3b;
+    /// Whether an edge is cut for the tenant, by the word of one of its ends.
+    EdgeCut = 0x3c;
 }
 
 /// Whether a receiver passes over this kind when it does not know it.

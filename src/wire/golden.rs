@@ -8,9 +8,9 @@ use glocal_core::name::Class;
 
 use crate::control::{
     Ack, AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello,
-    BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, Error, ForgetHandles, Goodbye, Hello, Interest,
-    InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey,
-    LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence,
+    BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, EdgeCut, Error, ForgetHandles, Goodbye, Hello,
+    Interest, InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown,
+    LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence,
     PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
@@ -186,6 +186,10 @@ fn interest_controls() -> Vec<(&'static str, Control)> {
         ("interest-pull-end", InterestPull { stream: 300, taken: 7, have: sum, end: true }.into()),
         ("interest-news", news.into()),
         ("interest-news-kept", InterestNews { stream: 9, number: 1, start: 2, changes: vec![], complete: None }.into()),
+        (
+            "edge-cut",
+            EdgeCut { origin: 2, incarnation: 1_700_000_000_000, seq: 4, edge: "a-b".to_owned(), cut: true }.into(),
+        ),
     ]
 }
 

@@ -3,13 +3,15 @@
 //! What is taken away is gone in the same commit: nothing is routed, told or accepted by the older bundle afterwards.
 //! What is added comes edge by edge, as the two ends agree. Tenants that nothing changed for keep their lanes and tables.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::routing::{Carried, carried};
 use super::{Control, EdgeState, SubRecord, wish};
 use crate::bundle::Head;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
+use crate::interest::presence::View;
 use crate::policy::{Policy, Read, Scope};
 use crate::port::SessionPort;
 use crate::routes::{BrokerIndex, Brokers};
@@ -51,12 +53,13 @@ impl Control {
     ) -> (Vec<Refused>, Vec<Narrowed>) {
         let before = Arc::clone(&self.tenants);
         let tenants = Arc::clone(policy.tenants());
-        let carried: BTreeMap<_, _> = tenants.iter().map(|t| (t.key(), t.section().edges.clone())).collect();
+        let carried = carried(&tenants);
         if self.version != (head.epoch, head.version) {
             self.version = (head.epoch, head.version);
             self.moved.clear();
         }
-        self.moved.extend(carried.iter().filter(|(k, edges)| self.carried.get(k) != Some(*edges)).map(|(k, _)| *k));
+        let same = |(key, now): &(&TenantKey, &Carried)| self.carried.get(key).is_some_and(|c| c.edges == now.edges);
+        self.moved.extend(carried.iter().filter(|of| !same(of)).map(|(key, _)| *key));
         self.carried = carried;
         self.topology.renew(head, Arc::clone(&brokers));
         let gone = missing(&self.brokers, &brokers);
@@ -75,7 +78,13 @@ impl Control {
             self.outgoing.retain(|record| record.tenant != tenant.key());
             self.pending.insert(tenant.key(), tenant.table().emptied());
         }
+        self.states.iter_mut().for_each(|(key, state)| match self.carried.get(key) {
+            Some(carried) => state.cuts.keep_edges(&carried.edges),
+            None => state.cuts = View::default(),
+        });
         self.reroute();
+        let edges: Vec<_> = self.edges.keys().copied().collect();
+        edges.into_iter().for_each(|edge| self.tell_cuts(edge));
         (refused, narrowed)
     }
 
@@ -108,6 +117,7 @@ impl Control {
         }
         if !(lost.is_empty() && come.is_empty()) {
             self.reroute();
+            self.tell_cuts(edge);
         }
         for tenant in to_tell {
             self.interrupt_of(edge, tenant);

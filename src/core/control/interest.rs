@@ -1,15 +1,13 @@
-//! The interest part of the control half: who has subscribers, told from neighbour to neighbour, and what they want, told
-//! to brokers that have a publisher of the tenant and ask.
+//! The interest part of the control half: what subscribers want, told to brokers that have a publisher of the tenant and ask.
 //!
 //! A tenant's view is in sync while all neighbours have told whom they know and every origin in reach has told its list.
 //! An origin whose list is not complete here is sent everything, and decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Control, Outgoing, RecordError};
+use super::{Control, RecordError};
 use crate::count::Drop;
-use crate::edge::EdgeKey;
-use crate::interest::presence::{Heard, Presence, Record, View};
+use crate::interest::presence::{Cut, Presence, View};
 use crate::interest::pulled::{Pulled, Taken};
 use crate::interest::stream::{News, Pull, Streams};
 use crate::interest::{Change, Interest, Local};
@@ -45,10 +43,12 @@ pub struct Letter {
 pub(super) struct TenantState {
     pub(super) local: Local,
     /// Advertised subscriptions here.
-    holders: usize,
+    pub(super) holders: usize,
     /// The number of what was said of this broker last.
-    seq: u64,
-    view: View,
+    pub(super) seq: u64,
+    pub(super) view: View,
+    /// Which edges are cut for the tenant, by the word of their ends; this broker's own word among them.
+    pub(super) cuts: View<Cut>,
     pub(super) streams: Streams,
     /// Whether what observers of all tenants want is part of the list: while anybody follows it.
     pub(super) joined: bool,
@@ -69,7 +69,7 @@ struct Following {
 struct Followed {
     pulled: Pulled,
     in_reach: bool,
-    /// Whether it only observes. Nobody waits for that, and it may not be in reach although it seems so.
+    /// Whether it only observes. Nobody waits for that: observers slow nobody.
     observes: bool,
 }
 
@@ -108,70 +108,8 @@ impl Control {
         if flips {
             state.seq += 1;
             let presence = Presence { incarnation: self.incarnation, seq: state.seq, present: state.holders > 0 };
-            self.flood(tenant, self.own, presence, None);
+            self.flood(tenant, self.own, presence.incarnation, &presence.record(), None);
         }
-    }
-
-    /// Tells what is known of one broker to every edge that allows the tenant, but the one it came by.
-    fn flood(&mut self, tenant: TenantKey, origin: BrokerIndex, presence: Presence, from: Option<EdgeKey>) {
-        let edges = self.edges.values().filter(|e| e.up && Some(e.edge.key()) != from && e.edge.may_send(tenant));
-        let edges: Vec<EdgeKey> = edges.map(|e| e.edge.key()).collect();
-        for edge in edges {
-            self.say(edge, tenant, origin, presence);
-        }
-    }
-
-    /// Tells what is known of one broker over one edge, unless it can only be beyond that edge: whoever is there knows
-    /// better, and does not believe it.
-    fn say(&mut self, edge: EdgeKey, tenant: TenantKey, origin: BrokerIndex, presence: Presence) {
-        if origin == self.own || self.routes(tenant).may_tell(edge, origin) {
-            let record = Record::Presence { seq: presence.seq, present: presence.present };
-            self.outgoing.push(Outgoing { edge, tenant, origin, incarnation: presence.incarnation, record });
-        }
-    }
-
-    /// Sends over `edge` whom is known to have subscribers of `tenant`. Nothing is sent when nobody is known of, unless the
-    /// peer waits for it.
-    pub(super) fn send_lists(&mut self, edge: EdgeKey, tenant: TenantKey, awaited: bool) -> bool {
-        let state = self.states.get(&tenant);
-        let own = state.filter(|state| state.seq > 0).map(|state| {
-            let (incarnation, seq, present) = (self.incarnation, state.seq, state.holders > 0);
-            (self.own, Presence { incarnation, seq, present })
-        });
-        let known: Vec<_> = state.into_iter().flat_map(|state| state.view.iter()).chain(own).collect();
-        if known.is_empty() && !awaited {
-            return false;
-        }
-        let before = self.outgoing.len();
-        for (origin, presence) in known {
-            self.say(edge, tenant, origin, presence);
-        }
-        let record = Record::End { told: u32::try_from(self.outgoing.len() - before).unwrap_or(u32::MAX) };
-        self.outgoing.push(Outgoing { edge, tenant, origin: self.own, incarnation: self.incarnation, record });
-        true
-    }
-
-    /// Sends the full list of `tenant` over `edge` again, after records were lost on the way out.
-    pub fn resend(&mut self, edge: EdgeKey, tenant: TenantKey) {
-        self.send_lists(edge, tenant, true);
-    }
-
-    /// The peer of `edge` has said how many tenants' full lists it sends.
-    pub fn edge_ready(&mut self, edge: EdgeKey, lists: u32) {
-        if let Some(state) = self.edges.get_mut(&edge) {
-            state.expected = Some(lists);
-        }
-        self.refresh_sync();
-    }
-
-    /// Drops what was to be told over a bridge that has ended.
-    pub(super) fn interrupt(&mut self, edge: EdgeKey) {
-        self.outgoing.retain(|record| record.edge != edge);
-    }
-
-    /// As [`Self::interrupt`], for one tenant that the edge does not carry any more.
-    pub(super) fn interrupt_of(&mut self, edge: EdgeKey, tenant: TenantKey) {
-        self.outgoing.retain(|record| record.edge != edge || record.tenant != tenant);
     }
 
     /// Forgets a broker that has left the bundle. Nobody is told: everybody gets the same bundle.
@@ -181,6 +119,9 @@ impl Control {
         for tenant in tenants {
             let Some(state) = self.states.get_mut(&tenant) else { continue };
             state.streams.forget(origin);
+            if state.cuts.forget_end(origin) {
+                self.recut.insert(tenant);
+            }
             if state.view.forget(origin) {
                 self.refresh(tenant);
             }
@@ -194,57 +135,6 @@ impl Control {
         *state = TenantState { seq: state.seq, ..TenantState::default() };
         for tenants in self.publishing.values_mut() {
             tenants.remove(&tenant);
-        }
-    }
-
-    /// Takes a record that came over `edge` in a lane of `tenant`.
-    ///
-    /// # Errors
-    /// Why it was not taken; nothing has changed then.
-    pub fn record(
-        &mut self,
-        edge: EdgeKey,
-        tenant: TenantKey,
-        origin: BrokerIndex,
-        incarnation: u64,
-        record: Record,
-    ) -> Result<(), RecordError> {
-        let state = self.edges.get(&edge).filter(|e| e.up).ok_or(RecordError::EdgeDown)?;
-        if !state.edge.may_receive(tenant) {
-            return Err(RecordError::Tenant);
-        }
-        if origin == self.own || !self.routes(tenant).is_behind(edge, origin) {
-            return Err(RecordError::Origin);
-        }
-        match record {
-            Record::Presence { seq, present } => {
-                let told = Presence { incarnation, seq, present };
-                self.presence(edge, tenant, origin, told);
-            }
-            Record::End { .. } => {
-                if let Some(state) = self.edges.get_mut(&edge) {
-                    state.finished.insert(tenant);
-                    state.awaited.remove(&tenant);
-                }
-                self.refresh_sync();
-            }
-        }
-        Ok(())
-    }
-
-    fn presence(&mut self, edge: EdgeKey, tenant: TenantKey, origin: BrokerIndex, told: Presence) {
-        if self.noted.get(&origin).is_some_and(|life| told.incarnation < *life) {
-            return;
-        }
-        let view = &mut self.states.entry(tenant).or_default().view;
-        let before = view.of(origin);
-        match view.hear(origin, told) {
-            Heard::News => {
-                self.flood(tenant, origin, told, Some(edge));
-                self.moved(tenant, origin, before, told);
-            }
-            Heard::Repeat => {}
-            Heard::Stale(known) => self.say(edge, tenant, origin, known),
         }
     }
 
@@ -266,16 +156,20 @@ impl Control {
     }
 
     /// As [`Self::reborn`], for one tenant: what is said in its lanes means nothing to others.
-    fn reborn_in(&mut self, tenant: TenantKey, origin: BrokerIndex, incarnation: u64) {
-        let Some(view) = self.states.get_mut(&tenant).map(|state| &mut state.view) else { return };
-        let before = view.of(origin);
+    pub(super) fn reborn_in(&mut self, tenant: TenantKey, origin: BrokerIndex, incarnation: u64) {
+        let Some(state) = self.states.get_mut(&tenant) else { return };
+        if state.cuts.reborn_end(origin, incarnation) {
+            self.recut.insert(tenant);
+        }
+        let view = &mut state.view;
+        let before = view.of(&origin);
         if let Some(now) = view.reborn(origin, incarnation) {
             self.moved(tenant, origin, before, now);
         }
     }
 
     /// What a broker says of itself has changed.
-    fn moved(&mut self, tenant: TenantKey, origin: BrokerIndex, before: Option<Presence>, now: Presence) {
+    pub(super) fn moved(&mut self, tenant: TenantKey, origin: BrokerIndex, before: Option<Presence>, now: Presence) {
         let is_other_life = before.is_some_and(|before| before.incarnation < now.incarnation);
         if is_other_life && let Some(followed) = self.followed(tenant, origin) {
             let removed = followed.pulled.clear();
@@ -352,7 +246,7 @@ impl Control {
     /// An origin in its life `incarnation` tells what is wanted there. What was not asked for changes nothing.
     pub fn news(&mut self, tenant: TenantKey, origin: BrokerIndex, incarnation: u64, news: News) {
         let now = self.now;
-        let known = self.states.get(&tenant).and_then(|state| state.view.of(origin));
+        let known = self.states.get(&tenant).and_then(|state| state.view.of(&origin));
         if known.is_some_and(|known| known.incarnation > incarnation) {
             return;
         }
@@ -399,7 +293,7 @@ impl Control {
         let Some(state) = self.states.get_mut(&tenant) else { return };
         let present: BTreeSet<BrokerIndex> = state.view.present().chain(self.topology.observing()).collect();
         let mut gone = Vec::new();
-        // Who only observes is sent what it is known to want: it may be out of reach although it seems not.
+        // Who only observes is sent what it is known to want, and nothing on suspicion.
         let mut unsynced: Vec<BrokerIndex> = state.view.present().collect();
         if let Some(following) = &mut state.following {
             for (origin, followed) in following.origins.iter_mut().filter(|(origin, _)| !present.contains(*origin)) {
@@ -550,7 +444,7 @@ impl Control {
     /// Whether everything that was asked is answered, and everything told was taken.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let follows = |f: &Following| f.origins.values().all(|o| !o.counts() || o.pulled.is_quiet());
+        let follows = |f: &Following| f.origins.values().all(|o| !o.in_reach || o.pulled.is_quiet());
         let is_quiet = |s: &TenantState| s.streams.is_quiet() && s.following.as_ref().is_none_or(follows);
         self.letters.is_empty() && self.states.values().all(is_quiet)
     }

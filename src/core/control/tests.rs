@@ -7,7 +7,7 @@ use crate::bundle::{EdgeEntry, NodeEntry, Section};
 use crate::identity::{Fingerprint, KeyId, LeafName, Principal, Role};
 use crate::inbox::Inbox;
 use crate::limits::INTEREST_RETRY_MS;
-use crate::name::{Destination, RawName, TenantId};
+use crate::name::{Destination, Label, RawName, TenantId};
 use crate::policy::Policy;
 use crate::sched::{ClassConfig, SessionLanes};
 use crate::time::UnixTime;
@@ -15,6 +15,7 @@ use crate::topology::LinkError;
 use crate::topology::tests::Toy;
 
 mod change;
+mod cuts;
 mod interest;
 mod missed;
 
@@ -315,17 +316,17 @@ fn records_from_where_an_origin_cannot_be_are_refused() {
     world.up(1);
     let key = |t: &str| world.tenants[0].by_id(t).unwrap().key();
     let (a, b) = (key("tenantA"), key("tenantB"));
-    let record = Record::Presence { seq: 1, present: true };
+    let record = || Record::Presence { seq: 1, present: true };
     let own = world.nodes[1].brokers().own().unwrap();
     let far = world.nodes[1].brokers().index(&NodeId::parse(NODES[2]).unwrap()).unwrap();
     let at = &mut world.nodes[1];
-    assert_eq!(at.record(EdgeKey(0), a, own, 1, record), Err(RecordError::Origin), "one's own name");
-    assert_eq!(at.record(EdgeKey(0), b, far, 1, record), Err(RecordError::Tenant));
-    assert_eq!(at.record(EdgeKey(9), a, far, 1, record), Err(RecordError::EdgeDown));
-    assert_eq!(at.record(EdgeKey(0), a, far, 1, record), Ok(()));
+    assert_eq!(at.record(EdgeKey(0), a, own, 1, record()), Err(RecordError::Origin), "one's own name");
+    assert_eq!(at.record(EdgeKey(0), b, far, 1, record()), Err(RecordError::Tenant));
+    assert_eq!(at.record(EdgeKey(9), a, far, 1, record()), Err(RecordError::EdgeDown));
+    assert_eq!(at.record(EdgeKey(0), a, far, 1, record()), Ok(()));
     let region_a = world.nodes[0].brokers().index(&NodeId::parse(NODES[1]).unwrap()).unwrap();
     let hub = &mut world.nodes[0];
-    assert_eq!(hub.record(EdgeKey(1), a, region_a, 1, record), Err(RecordError::Origin), "not behind that edge");
+    assert_eq!(hub.record(EdgeKey(1), a, region_a, 1, record()), Err(RecordError::Origin), "not behind that edge");
 }
 
 #[test]

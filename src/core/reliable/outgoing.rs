@@ -255,8 +255,9 @@ impl<M: Clone, R> Outgoing<M, R> {
         }
     }
 
-    /// Takes a message for `wanted`, at least one broker. Returns its number and, in the order of `wanted`, what goes with
-    /// the copies that are to be sent now; the others follow from [`Self::due`].
+    /// Takes a message for `wanted`. Returns its number and, in the order of `wanted`, what goes with the copies that are to
+    /// be sent now; the others follow from [`Self::due`]. A message for nobody is numbered and not kept: no
+    /// acknowledgement would ever end it.
     pub fn accept(
         &mut self,
         message: M,
@@ -268,6 +269,9 @@ impl<M: Clone, R> Outgoing<M, R> {
     ) -> (u64, SmallVec<[Option<Step>; 4]>) {
         self.newest += 1;
         let seq = self.newest;
+        if wanted.is_empty() {
+            return (seq, SmallVec::new());
+        }
         let copies = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
         let counting = wanted.iter().fold(0u32, |sum, wanted| sum.saturating_add(u32::from(wanted.counts)));
         self.kept += bytes;

@@ -438,6 +438,17 @@ fn members_of_a_new_life_and_no_members_are_chosen_again_under_the_same_receipt(
 }
 
 #[test]
+fn a_message_for_nobody_is_not_kept() {
+    let (mut outgoing, budget, now) = (Outgoing::<u64, u64>::default(), budget(), Time(5));
+    let receipt = outgoing.receipt(7, 0);
+    let (seq, steps) = outgoing.accept(0, BYTES, &[], receipt, &budget, now);
+    assert_eq!((seq, steps.len(), outgoing.is_idle(), budget.used()), (1, 0, true, 0));
+    assert_eq!(outgoing.release(receipt), Some(Finished { to: 7, targets: 0 }));
+    let (next, steps) = outgoing.accept(0, BYTES, &[wanted(0, 1)], Receipt::default(), &budget, now);
+    assert_eq!((next, steps[0].map(|step| step.back)), (2, Some(0)), "its number is not waited for");
+}
+
+#[test]
 fn what_came_too_early_of_a_life_that_is_over_is_not_kept() {
     let (mut incoming, budget, now) = (Incoming::<u64>::default(), budget(), Time(5));
     let place = |incarnation, seq, back| Place { origin: BrokerIndex(1), incarnation, seq, back, bytes: BYTES };

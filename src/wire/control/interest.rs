@@ -2,7 +2,7 @@
 //! [`super::Routed`].
 
 use bincode::{Decode, Encode};
-use glocal_core::limits::{QUEUE_GROUP_BYTES_MAX, RAW_BYTES_MAX};
+use glocal_core::limits::{LABEL_BYTES_MAX, QUEUE_GROUP_BYTES_MAX, RAW_BYTES_MAX};
 use glocal_core::name::ClassSet;
 
 use super::body::{at_most, ensure, option_at_most};
@@ -23,6 +23,27 @@ pub struct Presence {
 impl Presence {
     pub(super) const fn check(&self) -> Result<(), &'static str> {
         Ok(())
+    }
+}
+
+/// That an end of an edge does not let the lane's tenant over it, although the bundle would; or does again.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct EdgeCut {
+    /// The handle of the end that says so.
+    pub origin: u32,
+    /// That broker's incarnation when it said so.
+    pub incarnation: u64,
+    /// The number of what it said of this edge, in that incarnation.
+    pub seq: u64,
+    /// The name of the edge.
+    pub edge: String,
+    /// Whether it is cut.
+    pub cut: bool,
+}
+
+impl EdgeCut {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        at_most("edge", &self.edge, LABEL_BYTES_MAX)
     }
 }
 
