@@ -98,6 +98,9 @@ pub struct ClassCounters {
     pub relayed_in: Counter,
     /// Accepted messages that matched nothing in the mesh.
     pub unmatched: Counter,
+    /// Copies that were sent to other brokers and have not arrived there, wherever they were lost; of classes that nobody
+    /// acknowledges.
+    pub lost: Counter,
     drops: [Counter; Drop::ALL.len()],
 }
 

@@ -24,6 +24,7 @@ pub mod reliable;
 pub mod routes;
 pub mod sched;
 pub mod table;
+pub mod tally;
 pub mod tenant;
 pub mod time;
 pub mod topology;

@@ -135,7 +135,8 @@ pub const INTEREST_LEASE_MS: u64 = 30_000;
 /// How often a broker says that it still wants changes, in milliseconds: three times in a lease.
 pub const INTEREST_RENEW_MS: u64 = 10_000;
 /// How long the first answer to a pull is awaited before it is asked again, in milliseconds; then twice as long, and so on.
-pub const INTEREST_RETRY_MS: u64 = 500;
+/// Longer than any round trip: what answers an earlier question counts for nothing.
+pub const INTEREST_RETRY_MS: u64 = 1_000;
 /// Longest wait before a pull is asked again, or an answer is told again, in milliseconds.
 pub const INTEREST_RETRY_MS_MAX: u64 = 8_000;
 /// How long an origin waits to hear that a message was taken before it starts afresh, in milliseconds.
@@ -143,8 +144,24 @@ pub const INTEREST_RESEND_MS: u64 = 1_000;
 /// How long a broker keeps following a tenant's interest after its last publisher has gone, in milliseconds: an agent that
 /// reconnects finds everything in place.
 pub const PUBLISHER_IDLE_MS: u64 = 60_000;
-/// How long the first publish of a tenant on a broker waits for the interest of others, in milliseconds.
-pub const PUBLISH_WAIT_MS: u64 = 1_000;
+/// Queue groups without a member that one answer to a request names; of more, the others are counted and not chosen again.
+pub const UNSERVED_GROUPS_MAX: usize = 256;
+/// Requests in `live` and `tele` that are kept for a tenant at once: the oldest go first, and have no second choice then.
+pub const REQUESTS_KEPT_MAX: usize = 4_096;
+/// The same in bytes.
+pub const REQUESTS_BYTES_MAX: usize = 1024 * 1024;
+/// How long such a request is kept, in milliseconds: for the way there and back.
+pub const REQUESTS_KEPT_MS: u64 = 2_000;
+/// How long a broker waits before it asks another one again what has arrived of `live` and `tele`, in milliseconds: a small
+/// frame for each tenant, class and target that something was sent to.
+pub const TALLY_MS: u64 = 5_000;
+/// The same while something is missing, in milliseconds: longer than what took another way may be late.
+pub const TALLY_AGAIN_MS: u64 = 1_000;
+/// How long a broker that does not say what has arrived is waited for, in milliseconds; then nothing has.
+pub const TALLY_GIVE_UP_MS: u64 = 30_000;
+/// How long the first publish of a tenant on a broker waits for the interest of others, in milliseconds: for one question
+/// that is lost and the answer to a second.
+pub const PUBLISH_WAIT_MS: u64 = 2_000;
 /// Remembered reply routes per tenant: (reply subject) to origin broker.
 pub const REPLY_ROUTES_MAX: usize = 65_536;
 /// How long a reply route lives without use, in milliseconds (DESIGN section 5).

@@ -16,6 +16,7 @@ use crate::data::ReplyRoutes;
 use crate::limits::TENANT_KEYS_MAX;
 use crate::name::TenantId;
 use crate::table::Table;
+use crate::tally::Tallies;
 
 /// The node-local number of a tenant; never on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +31,7 @@ pub struct Tenant {
     table: ArcSwap<Table>,
     counters: Counters,
     replies: ReplyRoutes,
+    tallies: Tallies,
     sessions: AtomicU32,
 }
 
@@ -44,6 +46,7 @@ impl Tenant {
             table: ArcSwap::from_pointee(Table::default()),
             counters: Counters::default(),
             replies: ReplyRoutes::default(),
+            tallies: Tallies::default(),
             sessions: AtomicU32::new(0),
         }
     }
@@ -94,6 +97,12 @@ impl Tenant {
     /// Counts one session less, which had entered.
     pub fn leave(&self) {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What became of copies that nobody acknowledges.
+    #[must_use]
+    pub const fn tallies(&self) -> &Tallies {
+        &self.tallies
     }
 
     /// Where replies to remote requesters go.

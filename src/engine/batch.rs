@@ -29,6 +29,7 @@ use crate::link::{Handles, Link};
 use crate::reliable::{self, Unsettled};
 use crate::sender::Sender;
 use crate::shared::Shared;
+use crate::tally;
 
 /// One message on its way: what is the same for all its targets.
 #[derive(Debug)]
@@ -432,6 +433,7 @@ impl Batch {
                     let seq = item.seq;
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
                     let frames = frame.frames;
+                    tally::note(shared, &tenant, class, &handles, frames);
                     if link.edge().may_send(tenant.key()) {
                         let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers(), now);
                         count(&tenant, class, pushed, frames);
@@ -445,7 +447,10 @@ impl Batch {
                 lanes.count_drops(&shared.tenants());
             });
             if pushed.is_none() {
-                items.into_iter().flatten().for_each(|item| item.gone());
+                items.into_iter().flatten().for_each(|item| {
+                    tally::note(shared, &item.tenant, item.class, &item.handles, item.frames);
+                    item.gone();
+                });
             }
         }
         self.link_index.clear();

@@ -18,6 +18,7 @@ use glocal_core::name::{Class, Label, NodeId};
 use glocal_core::reliable::incoming::Bringer;
 use glocal_core::routes::BrokerIndex;
 use glocal_core::table::Match;
+use glocal_core::tally::Counts;
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::FrameError;
@@ -130,7 +131,7 @@ pub struct Arrivals {
 
 #[derive(Debug)]
 struct RemoteSender {
-    sender: Option<(Arc<Sender>, Arc<Delivered>)>,
+    sender: Option<(Arc<Sender>, Arc<Delivered>, Counts)>,
     info: wire::AnnounceSender,
     /// A message with more targets than one frame holds comes in several, so its number may repeat on the way.
     last_seq: u64,

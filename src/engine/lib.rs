@@ -25,6 +25,7 @@ pub mod routed;
 pub mod sender;
 pub mod session;
 pub mod shared;
+pub mod tally;
 
 #[cfg(test)]
 mod testing;

@@ -33,11 +33,13 @@ use crate::shared::Shared;
 mod again;
 mod arrival;
 mod publish;
+mod request;
 
 pub use again::tick;
 pub(crate) use again::{heard, on_letter};
 pub(crate) use arrival::{Arrived, arrive};
 pub(crate) use publish::{Asked, Chosen, Full, publish, take_room};
+pub(crate) use request::{keep, unserved};
 
 /// A message as it is kept: of a session here until its targets have it, or of another broker until its turn.
 #[derive(Debug)]
@@ -208,6 +210,8 @@ pub struct Reliable {
     signed: RwLock<HashMap<BrokerIndex, u64>>,
     budget: Budget,
     bringers: AtomicU64,
+    /// Requests in the classes that nobody acknowledges.
+    requests: request::Requests,
 }
 
 impl Default for Reliable {
@@ -217,6 +221,7 @@ impl Default for Reliable {
             signed: RwLock::default(),
             budget: Budget::new(RELIABLE_NODE_BYTES_MAX),
             bringers: AtomicU64::new(TICK.0 + 1),
+            requests: request::Requests::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Control frames from broker to broker within a tenant, over any number of hops.
 //!
-//! They travel in the tenant's own `ctrl` lane, at its expense, and over edges that allow it alone. Brokers on the way pass
+//! They travel in the tenant's own lanes, `ctrl` but for what has to stay behind messages of another class, at its expense,
+//! and over edges that allow it alone. Brokers on the way pass
 //! them on without looking inside. They may be lost like any frame: what must arrive is said again by whoever says it.
 
 use std::fmt;
@@ -48,40 +49,79 @@ pub fn send(shared: &Shared, tenant: &Tenant, target: BrokerIndex, control: &Con
         return false;
     };
     let routed = Routed { target: target.0, origin: shared.own.0, hops: 0, kind, body };
-    pass_on(shared, tenant, (target, shared.own, shared.incarnation), routed, now)
+    pass_on(shared, tenant, Class::Ctrl, (target, shared.own, shared.incarnation), routed, now)
 }
 
-/// Passes a frame on towards its target, one hop further. Whether it was queued.
+/// Sends what `make` says to another broker, behind everything that was put into the tenant's lane of `class` for the next
+/// hop before; `make` is called under the lock of that lane. Whether it was queued.
+pub(crate) fn send_behind(
+    shared: &Shared,
+    tenant: &Tenant,
+    class: Class,
+    target: BrokerIndex,
+    make: impl FnOnce() -> Control,
+    now: Time,
+) -> bool {
+    let ends = (target, shared.own, shared.incarnation);
+    let make = || {
+        let (kind, body) = make().to_body().ok()?;
+        Some(Routed { target: target.0, origin: shared.own.0, hops: 1, kind, body })
+    };
+    queue(shared, tenant, class, ends, make, now)
+}
+
+/// Passes a frame on towards its target, one hop further, in the tenant's lane of `class`. Whether it was queued.
 pub(crate) fn pass_on(
     shared: &Shared,
     tenant: &Tenant,
-    (target, origin, incarnation): (BrokerIndex, BrokerIndex, u64),
+    class: Class,
+    ends: (BrokerIndex, BrokerIndex, u64),
     routed: Routed,
     now: Time,
 ) -> bool {
+    if routed.hops >= HOPS_MAX {
+        tenant.counters().class(class).dropped(DropReason::HopLimit, 1);
+        return false;
+    }
+    let make = || Some(Routed { target: ends.0.0, origin: ends.1.0, hops: routed.hops + 1, ..routed });
+    queue(shared, tenant, class, ends, make, now)
+}
+
+/// Puts a frame into the lane towards its target. Whether there was room; the loss is counted.
+fn queue(
+    shared: &Shared,
+    tenant: &Tenant,
+    class: Class,
+    (target, origin, incarnation): (BrokerIndex, BrokerIndex, u64),
+    make: impl FnOnce() -> Option<Routed>,
+    now: Time,
+) -> bool {
     let lost = |reason| {
-        tenant.counters().class(Class::Ctrl).dropped(reason, 1);
+        tenant.counters().class(class).dropped(reason, 1);
         false
     };
-    if routed.hops >= HOPS_MAX {
-        return lost(DropReason::HopLimit);
-    }
     let routes = Arc::clone(tenant.table().routes());
     let Some(hop) = routes.hop(target) else { return lost(DropReason::NoRoute) };
     let Some(link) = shared.link(hop.edge.key()) else { return lost(DropReason::NoRoute) };
     if !link.edge().may_send(tenant.key()) {
         return lost(DropReason::Unsaid);
     }
-    let mut frame = BytesMut::new();
-    append(&mut frame, &Routed { target: target.0, origin: origin.0, hops: routed.hops + 1, ..routed }.into());
     let mut handles = Handles::default();
     handles.brokers.push((origin, incarnation));
     handles.brokers.push((target, 0));
-    let frame = QueuedFrame::new(frame.freeze()).pinned();
     let brokers = shared.brokers();
-    let pushed = link.inbox().push_batch(|lanes| lanes.push(tenant.key(), Class::Ctrl, frame, &handles, &brokers, now));
+    let pushed = link.inbox().push_batch(|lanes| {
+        let Some(routed) = make() else { return Pushed::DroppedNewest };
+        let mut frame = BytesMut::new();
+        append(&mut frame, &routed.into());
+        lanes.push(tenant.key(), class, QueuedFrame::new(frame.freeze()).pinned(), &handles, &brokers, now)
+    });
     match pushed {
         Some(Pushed::DroppedNewest) | None => lost(DropReason::Unsaid),
-        Some(_) => true,
+        Some(Pushed::DroppedOldest { frames, .. }) => {
+            tenant.counters().class(class).dropped(DropReason::LaneFull, frames);
+            true
+        }
+        Some(Pushed::Queued) => true,
     }
 }

@@ -14,6 +14,7 @@ use glocal_core::tenant::{Tenant, Tenants};
 use crate::link::Link;
 use crate::reliable::Reliable;
 use crate::sender::DeliveredSenders;
+use crate::tally;
 
 /// The fixed facts of one life of one node, and its counters of handles.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub struct Shared {
     next_sender: AtomicU32,
     next_turn: AtomicU64,
     reliable: Reliable,
+    open_tallies: tally::Open,
 }
 
 impl Shared {
@@ -74,6 +76,7 @@ impl Shared {
             next_sender: AtomicU32::new(1),
             next_turn: AtomicU64::new(0),
             reliable: Reliable::default(),
+            open_tallies: tally::Open::default(),
         }
     }
 
@@ -143,6 +146,11 @@ impl Shared {
     #[must_use]
     pub const fn reliable(&self) -> &Reliable {
         &self.reliable
+    }
+
+    /// The tenants whose copies are on their way.
+    pub(crate) const fn open_tallies(&self) -> &tally::Open {
+        &self.open_tallies
     }
 
     /// A number that is another at each call, to take turns by.

@@ -119,13 +119,14 @@ impl NodeCollector {
 
     fn tenants(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Read = fn(&ClassCounters) -> &Counter;
-        let families: [(&str, &str, Read); 6] = [
+        let families: [(&str, &str, Read); 7] = [
             ("published", "Messages accepted from clients", |c| &c.published),
             ("published_bytes", "Payload bytes accepted from clients", |c| &c.published_bytes),
             ("delivered", "Copies made for sessions, before drops", |c| &c.delivered),
             ("relayed_out", "Copies made for other brokers, before drops", |c| &c.relayed_out),
             ("relayed_in", "Copies received from other brokers", |c| &c.relayed_in),
             ("unmatched", "Messages nobody in the mesh wanted", |c| &c.unmatched),
+            ("lost", "Copies for other brokers that did not arrive there, wherever they were lost", |c| &c.lost),
         ];
         let tenants = self.0.shared.tenants();
         let tenants: Vec<_> = tenants.iter().collect();

@@ -57,10 +57,14 @@ impl World {
                 broker.driver.pump(self.now);
             }
             if self.is_idle() {
-                if self.brokers.iter().flatten().all(|broker| broker.driver.control().is_quiet()) {
+                let is_quiet = |broker: &Broker| {
+                    broker.driver.control().is_quiet()
+                        && broker.tenants.iter().all(|tenant| tenant.tallies().is_settled())
+                };
+                if self.brokers.iter().flatten().all(is_quiet) {
                     return Ok(());
                 }
-                // Nothing moves but clocks: what was lost is said again in its time.
+                // Nothing moves but clocks: what was lost is said again, or asked for, in its time.
                 self.sleep(self.now.plus_millis(FOLLOW_MS));
             }
             if let Some(next) = crate::fault::next_arrival(self) {
@@ -122,7 +126,42 @@ impl World {
             self.check_observers(node)?;
             self.check_bounds(node)?;
         }
+        self.check_tallies()?;
         self.check_account()
+    }
+
+    /// Of every copy that nobody acknowledges the broker at which it entered knows whether it arrived, and says so once.
+    fn check_tallies(&self) -> Result<(), Violation> {
+        let live = || self.brokers.iter().enumerate().filter_map(|(node, broker)| Some((node, broker.as_ref()?)));
+        for ((node, broker), tenant) in live().flat_map(|from| self.plan.tenants.iter().map(move |id| (from, id))) {
+            let Some(held) = broker.tenants.by_id(tenant.as_str()) else { continue };
+            for class in [Class::Live, Class::Tele] {
+                let mut lost = 0;
+                for (far, other) in live().filter(|(far, _)| *far != node) {
+                    let index = |node| BrokerIndex(u32::try_from(node).unwrap_or(u32::MAX));
+                    let of = |sent: &mut std::collections::BTreeMap<_, glocal_core::tally::Sent>| {
+                        sent.get(&index(far)).map(glocal_core::tally::Sent::account)
+                    };
+                    let Some((copies, arrived, missing)) = held.tallies().sent(class, of).flatten() else { continue };
+                    lost += missing;
+                    let place = format!("node {node}, {tenant}, {}, to node {far}", class.as_str());
+                    ensure!(copies <= arrived + missing, "{place}: {copies} copies, {arrived} arrived, {missing} lost");
+                    let exact = self.lives.get(far) == Some(&1);
+                    let there = other
+                        .tenants
+                        .by_id(tenant.as_str())
+                        .map(|tenant| tenant.tallies().received(class, index(node), broker.shared.incarnation));
+                    ensure!(!exact || there == Some(arrived), "{place}: {arrived} arrived, {there:?} say they");
+                    ensure!(
+                        !exact || copies == arrived + missing,
+                        "{place}: {copies} copies, {arrived} arrived, {missing} lost"
+                    );
+                }
+                let counted = held.counters().class(class).lost.value();
+                ensure!(lost == counted, "node {node}, {tenant}, {}: {lost} lost, {counted} counted", class.as_str());
+            }
+        }
+        Ok(())
     }
 
     /// Every broker knows which others observe all tenants.

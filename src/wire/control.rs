@@ -18,7 +18,7 @@ use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
 pub use body::{
     Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Delivered, Denied, Error, ForgetHandles,
     Goodbye, Hello, Interest, InterestSync, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Probe,
-    ProbeAck, Ready, Routed, Subscribe, Subscribed, Unsubscribe, Welcome, clip,
+    ProbeAck, Ready, Routed, Subscribe, Subscribed, Tallied, Tally, Unserved, Unsubscribe, Welcome, clip,
 };
 pub use interest::{EdgeCut, InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd};
 
@@ -153,6 +153,12 @@ control! {
     Overflowed = 0x29;
     /// A target has nobody of a queue group any more.
     Memberless = 0x2a;
+    /// An origin asks a target how many of its copies have arrived.
+    Tally = 0x2b;
+    /// A target tells an origin how many have.
+    Tallied = 0x2c;
+    /// A target had nobody for a request.
+    Unserved = 0x2d;
     /// A part of the sender's allowed tenants, after a change.
     AllowedUpdate = 0x30;
     /// The sender goes by the peer's set.

@@ -11,7 +11,8 @@ use crate::control::{
     BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, EdgeCut, Error, ForgetHandles, Goodbye, Hello,
     Interest, InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown,
     LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence,
-    PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
+    PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Tallied, Tally, Unserved,
+    Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -155,6 +156,13 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         ("delivered", Delivered { class: 1, incarnation: 8, through: 1 << 40, gap: true }.into()),
         ("overflowed", Overflowed { class: 3, incarnation: 8, seq: 300 }.into()),
         ("memberless", Memberless { class: 3, incarnation: 8, seq: 11, group: text("workers") }.into()),
+        ("tally", Tally { class: 2, incarnation: 1_700_000_000_000, copies: 300 }.into()),
+        ("tallied", Tallied { class: 0, incarnation: 8, copies: 300, received: 299 }.into()),
+        (
+            "unserved",
+            Unserved { class: 0, incarnation: 8, session: 5, seq: 300, groups: vec![text("workers")], plain: false }
+                .into(),
+        ),
     ]
 }
 

@@ -208,6 +208,9 @@ pub(crate) fn publish(
         reached.pending = reliable::publish(shared, &found.routes, message, chosen, &asked, now, batch);
         remote
     } else {
+        if !message.reply.is_empty() && !is_reliable && !matches!(route.rule, Rule::Grant(_)) {
+            reliable::keep(shared, message, &chosen, (own, reached.targets), now, batch);
+        }
         let observes: SmallVec<[BrokerIndex; 4]> =
             chosen.iter().filter(|one| one.observes).map(|one| one.target.broker).collect();
         let targets = chosen.into_iter().map(|one| one.target).collect();

@@ -11,6 +11,7 @@ use glocal_core::reliable::incoming::Bringer;
 use glocal_core::reliable::outgoing::Step;
 use glocal_core::routes::{BrokerIndex, Routes};
 use glocal_core::table::Match;
+use glocal_core::tally::{self, Counts, Received};
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::data::{DataFrame, DataKind};
@@ -22,6 +23,7 @@ use crate::batch::{Batch, Message, TargetGroups};
 use crate::client::route::relay_to;
 use crate::reliable::{self, Arrived};
 use crate::sender::{Delivered, Sender};
+use crate::shared::Shared;
 
 /// Whose message a frame is, and where it stands among theirs.
 struct Source {
@@ -29,6 +31,7 @@ struct Source {
     incarnation: u64,
     last_seq: u64,
     delivered: Arc<Delivered>,
+    received: Counts,
 }
 
 /// One target of a frame, with its groups.
@@ -38,7 +41,7 @@ type Addressed = (BrokerIndex, Vec<QueueGroup>, Step);
 #[derive(Clone, Copy)]
 enum Own<'d> {
     /// In the turn of the reader, unless it has delivered this one or a later one.
-    Turn(u64, &'d Delivered),
+    Turn(u64, &'d Delivered, &'d [Received; 2]),
     /// In the sequence of the origin.
     Sequence(u64, Bringer),
 }
@@ -78,18 +81,23 @@ impl Lane {
         let fields = frame.ext.fields();
         let tenant = permit.tenant().unwrap_or(tenant);
         let seq = frame.seq.unwrap_or(0);
-        let Some(Source { sender, incarnation, last_seq, delivered }) = self.source(incoming, tenant, frame) else {
+        let Some(Source { sender, incarnation, last_seq, delivered, received }) = self.source(incoming, tenant, frame)
+        else {
             counters.dropped(DropReason::BadTarget, 1);
             let origin = fields.origin;
             return if self.has_circled(incoming, tenant, origin, frame.hops) { Ok(()) } else { incoming.refuse() };
         };
         let own = match self.class.is_reliable() {
             true => Own::Sequence(turn, bringer),
-            false if seq < last_seq => {
+            // What nobody took elsewhere comes after later ones.
+            false if seq < last_seq && !fields.redelivered => {
                 counters.dropped(DropReason::Late, 1);
+                if self.is_for(incoming.shared.own, frame) {
+                    tally::arrived(&received, self.class);
+                }
                 return Ok(());
             }
-            false => Own::Turn(turn, &delivered),
+            false => Own::Turn(turn, &delivered, &received),
         };
         let message = Message {
             tenant,
@@ -107,7 +115,7 @@ impl Lane {
         };
         self.dispatch(incoming, frame, &message, own, now, batch)?;
         if let Some(known) = fields.sender.and_then(|handle| self.senders.get_mut(&handle)) {
-            known.last_seq = seq;
+            known.last_seq = known.last_seq.max(seq);
         }
         batch.relieve(&incoming.shared, now);
         Ok(())
@@ -128,12 +136,13 @@ impl Lane {
         }
         let known = self.senders.get_mut(&fields.sender?)?;
         let (last_seq, info) = (known.last_seq, &known.info);
-        let (sender, delivered) = known.sender.get_or_insert_with(|| {
+        let (sender, delivered, received) = known.sender.get_or_insert_with(|| {
             let sender = Sender::remote(incoming.shared.next_sender(), origin, info.clone());
-            (sender, incoming.shared.delivered.of(tenant.key(), origin, incarnation, info.session))
+            let delivered = incoming.shared.delivered.of(tenant.key(), origin, incarnation, info.session);
+            (sender, delivered, tenant.tallies().of(origin, incarnation))
         });
-        let (sender, delivered) = (Arc::clone(sender), Arc::clone(delivered));
-        (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered })
+        let (sender, delivered, received) = (Arc::clone(sender), Arc::clone(delivered), Arc::clone(received));
+        (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered, received })
     }
 
     /// Splits the target list: this broker delivers, other brokers get one copy per next hop, never back.
@@ -166,10 +175,14 @@ impl Lane {
         relay_to(shared, &routes, onward, message, batch, |_| false);
         match (here, own) {
             (None, _) => {}
-            (Some((groups, _)), Own::Turn(turn, delivered)) if delivered.note(self.class, message.seq) => {
-                self.deliver(groups, message, turn, now, batch);
+            (Some((groups, _)), Own::Turn(turn, delivered, received)) => {
+                tally::arrived(received, self.class);
+                if message.redelivered || delivered.note(self.class, message.seq) {
+                    self.deliver(shared, groups, message, turn, now, batch);
+                } else {
+                    counters.dropped(DropReason::Late, 1);
+                }
             }
-            (Some(_), Own::Turn(..)) => counters.dropped(DropReason::Late, 1),
             (Some((groups, step)), Own::Sequence(turn, bringer)) => {
                 let arrived = Arrived { shared, message, groups, step, bringer, turn };
                 if !reliable::arrive(&arrived, || self.found(message), now, batch) {
@@ -178,6 +191,12 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// Whether a broker is among the targets of a frame.
+    fn is_for(&self, broker: BrokerIndex, frame: &DataFrame<'_>) -> bool {
+        let mut targets = frame.ext.fields().targets.into_iter().flat_map(|targets| targets.iter());
+        targets.any(|target| self.brokers.get(&target.handle).is_some_and(|(index, _)| *index == broker))
     }
 
     /// The target list of a frame: each known broker once, never back. The others are counted and in the end cost the bridge.
@@ -235,22 +254,37 @@ impl Lane {
         self.cache.get(key)
     }
 
-    fn deliver(&mut self, groups: &[QueueGroup], message: &Message<'_>, turn: u64, now: Time, batch: &mut Batch) {
+    fn deliver(
+        &mut self,
+        shared: &Shared,
+        groups: &[QueueGroup],
+        message: &Message<'_>,
+        turn: u64,
+        now: Time,
+        batch: &mut Batch,
+    ) {
         let class = self.class;
         let Some(found) = self.found(message) else { return };
-        let mut responders = false;
+        let mut plain = false;
         for target in &found.ports {
             let delivered = batch.deliver(&target.port, target.qualified, target.subs.iter(), message);
-            responders |= delivered && target.subs.iter().any(|s| !s.is_observer());
+            plain |= delivered && target.subs.iter().any(|s| !s.is_observer());
         }
+        let mut responders = plain;
+        let mut memberless = Vec::new();
         for name in groups {
             let group = found.groups.iter().find(|g| g.name == *name);
-            match group.and_then(|g| choose_local(g, turn, |sub| !sub.is_over())) {
-                Some(sub) => {
-                    responders |= batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message);
-                }
-                None => message.tenant.counters().class(class).dropped(DropReason::NoMember, 1),
+            let member = group.and_then(|g| choose_local(g, turn, |sub| !sub.is_over()));
+            let delivered =
+                member.is_some_and(|sub| batch.deliver(sub.port(), sub.is_qualified(), std::iter::once(sub), message));
+            responders |= delivered;
+            if !delivered {
+                message.tenant.counters().class(class).dropped(DropReason::NoMember, 1);
+                memberless.push(name.as_str().to_owned());
             }
+        }
+        if !message.reply.is_empty() && (!memberless.is_empty() || !responders) {
+            reliable::unserved(shared, message, memberless, plain, now);
         }
         if responders && let Ok(reply) = RawName::parse(message.reply) {
             let route = ReplyRoute { origin: message.sender.origin(), token: message.reply_token.unwrap_or(0) };

@@ -12,6 +12,7 @@ use super::{Arrivals, BridgeFault, Incoming, Lane};
 use crate::driver::Command;
 use crate::reliable;
 use crate::routed::{Letter, pass_on};
+use crate::tally;
 
 impl Lane {
     /// Takes a frame that is for this broker, or passes it on; never back, and only from an origin that can be there.
@@ -41,14 +42,19 @@ impl Lane {
                 counters.dropped(DropReason::NoRoute, 1);
                 return Ok(());
             }
-            pass_on(shared, tenant, (target, origin, incarnation), routed, now);
+            if !self.class.is_reliable() {
+                // It stays behind the messages before it.
+                arrivals.batch.push(shared, now);
+            }
+            pass_on(shared, tenant, self.class, (target, origin, incarnation), routed, now);
             return Ok(());
         }
         match Control::decode(routed.kind, &routed.body, CONTROL_BYTES_MAX) {
             Ok(Some(control)) if !matches!(control, Control::Routed(_)) => {
                 let from = (origin, incarnation);
                 // What is said of this broker's messages concerns no decision of the control half.
-                let left = reliable::on_letter(shared, tenant, from, control, now, &mut arrivals.batch);
+                let left = tally::on_letter(shared, tenant, from, control, now)
+                    .and_then(|control| reliable::on_letter(shared, tenant, from, control, now, &mut arrivals.batch));
                 let tenant = Arc::clone(tenant);
                 let letter = left.map(|control| Command::Letter(Letter { tenant, origin, incarnation, control }));
                 arrivals.commands.extend(letter);

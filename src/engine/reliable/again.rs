@@ -15,6 +15,7 @@ use glocal_core::time::Time;
 use glocal_wire::control::{Control, Delivered, Memberless, NoResponders, clip};
 use smallvec::SmallVec;
 
+use super::request::on_unserved;
 use super::{Flow, Flows, Parcel, TICK, Unsettled, tell, way};
 use crate::batch::{Batch, Message, TargetGroups};
 use crate::client::route::relay_to;
@@ -27,6 +28,7 @@ pub fn tick(shared: &Shared, now: Time, batch: &mut Batch) {
         let tenants = shared.reliable().tenants.read();
         tenants.iter().map(|(key, flows)| (*key, Arc::clone(flows))).collect()
     };
+    shared.reliable().requests.sweep(now);
     let tenants = shared.tenants();
     for (key, flows) in flows {
         let Some(tenant) = tenants.by_key(key) else { continue };
@@ -139,6 +141,12 @@ pub(crate) fn on_letter(
                 flow.outgoing.lock().dropped(body.seq, now);
             }
         }
+        Control::Unserved(body) => {
+            let known = body.incarnation == shared.incarnation && on_unserved(shared, tenant, from, &body, batch);
+            if let Some(class) = Class::from_code(body.class).filter(|_| !known) {
+                tenant.counters().class(class).dropped(DropReason::BadTarget, 1);
+            }
+        }
         Control::Memberless(body) => on_memberless(shared, tenant, from, &body, now, batch),
         other => return Some(other),
     }
@@ -216,7 +224,7 @@ fn adopt(
     }
     let parcel = Arc::new(parcel.again(broker));
     for group in &groups {
-        match choose_again(shared, tenant, flow, &parcel, group, batch) {
+        match choose_again(shared, tenant, flow.class, 0, &parcel, group, batch) {
             Some(Instead::Here) => {}
             Some(Instead::There(other)) => {
                 let routes = Arc::clone(tenant.table().routes());
@@ -267,22 +275,23 @@ fn send(
 }
 
 /// Where a member of a group was found instead.
-enum Instead {
+pub(super) enum Instead {
     Here,
     There(BrokerIndex),
 }
 
 /// Picks another member: here first, where it is delivered to at once, then at the nearest broker not tried yet.
-fn choose_again(
+pub(super) fn choose_again(
     shared: &Shared,
     tenant: &Arc<Tenant>,
-    flow: &Flow,
+    class: Class,
+    seq: u64,
     parcel: &Parcel,
     group: &QueueGroup,
     batch: &mut Batch,
 ) -> Option<Instead> {
-    let message: Message<'_> = parcel.message(tenant, flow.class, 0)?;
-    let found = tenant.table().find(flow.class, message.destination.raw(), &tenant.section());
+    let message: Message<'_> = parcel.message(tenant, class, seq)?;
+    let found = tenant.table().find(class, message.destination.raw(), &tenant.section());
     let members = found.groups.iter().find(|members| members.name == *group)?;
     batch.begin();
     let turn = shared.next_turn();
@@ -295,7 +304,7 @@ fn choose_again(
 }
 
 /// Tells whoever sent a request that nobody is left to answer it, if the tenant's view is complete.
-fn no_responders(tenant: &Arc<Tenant>, class: Class, parcel: &Parcel, batch: &mut Batch) {
+pub(super) fn no_responders(tenant: &Arc<Tenant>, class: Class, parcel: &Parcel, batch: &mut Batch) {
     let Some((asker, message)) = parcel.asker.as_ref().zip(parcel.message(tenant, class, 0)) else { return };
     if !tenant.table().in_sync() {
         return;

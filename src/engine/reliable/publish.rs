@@ -30,7 +30,7 @@ pub(crate) struct Chosen<'g> {
 }
 
 /// What a message costs its windows.
-fn cost(message: &Message<'_>) -> usize {
+pub(super) fn cost(message: &Message<'_>) -> usize {
     let parts = message.payload.len() + message.headers.len() + message.reply.len();
     parts + message.destination.raw().as_str().len() + QUEUED_FRAME_OVERHEAD_BYTES
 }

@@ -15,6 +15,8 @@ use crate::machine::Machine as _;
 use crate::testing::{Client, EDGES, Got, NOW, Node, denied, encode, in_group, messages, publish, subscribe};
 
 mod hostile;
+mod request;
+mod tally;
 
 /// Numbers of the brokers in the line; the global is in the middle.
 const G: usize = 0;

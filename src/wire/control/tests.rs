@@ -168,6 +168,12 @@ fn out_of_range() -> Vec<(&'static str, Control)> {
         BundleGet.digests = vec![[0; 32]; 1025];
         BundlePart.total = u32::MAX;
         InterestPull.stream = 0;
+        EdgeCut.edge = long(64);
+        Tally.class = 1;
+        Tallied.class = 3;
+        Unserved.class = 1;
+        Unserved.groups = vec![long(1); 257];
+        Unserved.groups = vec![long(129)];
         InterestNews.start = 3;
     }
 }

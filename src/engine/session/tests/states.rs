@@ -1,5 +1,7 @@
 //! Every control kind and every data kind, before and after hello (attacks 3, 18; RB-19, RB-58).
 
+use glocal_wire::control::{EdgeCut, Tallied, Tally, Unserved};
+
 use super::*;
 
 /// One body of every control kind.
@@ -70,6 +72,9 @@ fn every_control() -> Vec<Control> {
         Delivered { class: 1, incarnation: 1, through: 1, gap: false }.into(),
         Overflowed { class: 1, incarnation: 1, seq: 1 }.into(),
         Memberless { class: 1, incarnation: 1, seq: 1, group: "g".into() }.into(),
+        Tally { class: 0, incarnation: 1, copies: 1 }.into(),
+        Tallied { class: 0, incarnation: 1, copies: 1, received: 1 }.into(),
+        Unserved { class: 0, incarnation: 1, session: 1, seq: 1, groups: vec!["g".into()], plain: false }.into(),
         AllowedUpdate { generation: 1, epoch: 1, version: 2, macs: vec![[1; 16]], last: true }.into(),
         AllowedApplied { generation: 1 }.into(),
         BundleNews { epoch: 1, version: 2, digest: [1; 32] }.into(),
@@ -80,6 +85,7 @@ fn every_control() -> Vec<Control> {
         PresenceEnd { told: 0 }.into(),
         InterestPull { stream: 1, taken: 0, have: sum, end: false }.into(),
         InterestNews { stream: 1, number: 0, start: 1, changes: vec![], complete: Some(sum) }.into(),
+        EdgeCut { origin: 1, incarnation: 1, seq: 1, edge: "e".into(), cut: true }.into(),
     ];
     let kinds: Vec<u8> = all.iter().map(Control::kind).collect();
     assert_eq!(kinds, Control::KINDS, "every kind, in order");
