@@ -76,11 +76,21 @@ struct EdgeState {
     complete: bool,
     /// Tenants that came to the edge while the bridge was up, whose lists the peer has not told yet.
     awaited: BTreeSet<TenantKey>,
+    /// Whether the peer knew something else of who is present when it said so last.
+    differs: bool,
 }
 
 impl EdgeState {
     const fn new(edge: Arc<Edge>) -> Self {
-        Self { edge, up: false, expected: None, finished: BTreeSet::new(), complete: false, awaited: BTreeSet::new() }
+        Self {
+            edge,
+            up: false,
+            expected: None,
+            finished: BTreeSet::new(),
+            complete: false,
+            awaited: BTreeSet::new(),
+            differs: false,
+        }
     }
 
     fn reset(&mut self, up: bool) {
@@ -124,6 +134,8 @@ pub struct Control {
     outgoing: Vec<Outgoing>,
     settled: bool,
     now: Time,
+    /// When neighbours were last told what is known of who is present.
+    compared: Time,
     /// The lives of brokers that were taken note of.
     noted: BTreeMap<BrokerIndex, u64>,
     /// Tenants of which other brokers are to be told something.
@@ -175,6 +187,7 @@ impl Control {
             outgoing: Vec::new(),
             settled: false,
             now: Time::default(),
+            compared: Time::default(),
             noted: BTreeMap::new(),
             busy: BTreeSet::new(),
             curious: BTreeSet::new(),
@@ -366,6 +379,7 @@ fn wish(filter: &Filter, sub: &Sub) -> Interest {
 }
 
 mod change;
+mod compare;
 mod cuts;
 mod interest;
 mod observers;

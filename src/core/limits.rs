@@ -313,6 +313,8 @@ pub const LINK_RTTS: usize = 8;
 pub const LINK_EPOCH_AHEAD_MAX: u64 = 100 * 365 * 86_400_000;
 /// Pause between two tellings of one edge's cost, in milliseconds: routes must not follow every jitter.
 pub const LINK_COST_HOLD_MS: u64 = 10_000;
+/// Interval in which neighbours compare what they know of who has subscribers, in milliseconds.
+pub const PRESENCE_COMPARE_MS: u64 = 10_000;
 /// Interval in which neighbours compare what they know of the fabric's edges, in milliseconds.
 pub const LINK_DIGEST_MS: u64 = 10_000;
 /// Records of edges given to one bridge at once; the rest waits, and newer states replace older ones.

@@ -17,7 +17,7 @@ use crate::name::Label;
 use crate::routes::{BrokerIndex, Brokers};
 use crate::time::Time;
 
-mod digest;
+pub(crate) mod digest;
 mod observer;
 mod own;
 mod record;
@@ -123,6 +123,11 @@ pub enum NeighbourWord {
         digest: Digest,
         /// Whether it answers one.
         answer: bool,
+    },
+    /// What this side knows of who is present, over all tenants that the edge carries, in one number.
+    Presence {
+        /// The digest.
+        root: u64,
     },
 }
 

@@ -14,7 +14,7 @@ use crate::link::{Handles, append};
 pub(crate) fn frame(outgoing: &Outgoing) -> (BytesMut, Handles) {
     let mut handles = Handles::default();
     let (origin, incarnation) = (outgoing.origin.0, outgoing.incarnation);
-    if !matches!(outgoing.record, Record::End { .. }) {
+    if !matches!(outgoing.record, Record::Sum { .. } | Record::End { .. }) {
         handles.brokers.push((outgoing.origin, 0));
     }
     let control: wire::Control = match &outgoing.record {
@@ -25,6 +25,7 @@ pub(crate) fn frame(outgoing: &Outgoing) -> (BytesMut, Handles) {
             let edge = edge.as_str().to_owned();
             wire::EdgeCut { origin, incarnation, seq: *seq, edge, cut: *cut }.into()
         }
+        Record::Sum { digest } => wire::PresenceSum { digest: *digest }.into(),
         Record::End { told } => wire::PresenceEnd { told: *told }.into(),
     };
     let mut frame = BytesMut::new();

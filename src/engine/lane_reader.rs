@@ -356,12 +356,11 @@ impl Lane {
                 arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
                 Ok(())
             }
+            Control::PresenceSum(body) => {
+                Self::on_own_word(incoming, tenant, Record::Sum { digest: body.digest }, arrivals)
+            }
             Control::PresenceEnd(body) => {
-                let Some(origin) = incoming.shared.brokers().index(incoming.edge.peer()) else { return Ok(()) };
-                let (edge, tenant, incarnation) = (incoming.edge.key(), tenant.key(), 0);
-                let record = Record::End { told: body.told };
-                arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
-                Ok(())
+                Self::on_own_word(incoming, tenant, Record::End { told: body.told }, arrivals)
             }
             // What neighbours of an earlier release say of interest: they are asked instead.
             Control::Interest(_) | Control::InterestSync(_) => Ok(()),
@@ -369,6 +368,20 @@ impl Lane {
             Control::Routed(routed) => self.on_routed(incoming, tenant, routed, now, arrivals),
             other => Err(BridgeFault::Unexpected(other.name())),
         }
+    }
+
+    /// Passes on what the peer says of itself.
+    fn on_own_word(
+        incoming: &Incoming,
+        tenant: &Tenant,
+        record: Record,
+        arrivals: &mut Arrivals,
+    ) -> Result<(), BridgeFault> {
+        let origin = incoming.shared.brokers().index(incoming.edge.peer());
+        let (edge, tenant) = (incoming.edge.key(), tenant.key());
+        let command = |origin| Command::Record { edge, tenant, origin, incarnation: 0, record };
+        arrivals.commands.extend(origin.map(command));
+        Ok(())
     }
 
     const fn room(held: usize) -> Result<(), BridgeFault> {

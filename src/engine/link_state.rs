@@ -59,6 +59,7 @@ pub fn to_wire(message: LinkMessage) -> Control {
         LinkMessage::Word(NeighbourWord::Digest { digest, answer }) => {
             wire::LinkDigest { root: digest.root, buckets: digest.buckets, answer }.into()
         }
+        LinkMessage::Word(NeighbourWord::Presence { root }) => wire::PresenceRoot { root }.into(),
         LinkMessage::Record(LinkRecord::Key(LinkKey { node, incarnation, key, chain, signature })) => {
             wire::LinkKey { node: node.to_string(), incarnation, key, chain, signature }.into()
         }
@@ -102,6 +103,7 @@ pub fn from_wire(control: Control) -> Result<Result<LinkMessage, &'static str>, 
         Control::LinkDigest(wire::LinkDigest { root, buckets, answer }) => {
             word(NeighbourWord::Digest { digest: Digest { root, buckets }, answer })
         }
+        Control::PresenceRoot(wire::PresenceRoot { root }) => word(NeighbourWord::Presence { root }),
         Control::LinkKey(body) => Ok(link_key(body)),
         Control::LinkUp(body) => Ok(up(body)),
         Control::LinkDown(body) => Ok(down(body)),
@@ -162,6 +164,7 @@ mod tests {
             LinkMessage::Record(LinkRecord::Observer(observer)),
             LinkMessage::Word(NeighbourWord::Propose { epoch: 1, metric: 2 }),
             LinkMessage::Word(NeighbourWord::Agree { epoch: 1, end: consent(7) }),
+            LinkMessage::Word(NeighbourWord::Presence { root: 9 }),
             LinkMessage::Word(NeighbourWord::Digest { digest: Digest { root: 1, buckets: vec![2; 64] }, answer: true }),
             LinkMessage::Record(LinkRecord::Key(key)),
             LinkMessage::Record(LinkRecord::State { edge: edge.clone(), state: up }),

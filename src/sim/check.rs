@@ -126,8 +126,22 @@ impl World {
             self.check_observers(node)?;
             self.check_bounds(node)?;
         }
+        self.check_roots()?;
         self.check_tallies()?;
         self.check_account()
+    }
+
+    /// Neighbours know the same of who is present, and can tell so by one number.
+    fn check_roots(&self) -> Result<(), Violation> {
+        for (number, edge) in self.plan.edges.iter().enumerate() {
+            let root = |node: usize| {
+                let broker = self.brokers.get(node)?.as_ref()?;
+                Some(broker.driver.control().presence_root(broker.key(number)?))
+            };
+            let [a, b] = edge.ends;
+            ensure!(root(a) == root(b), "edge {number}: nodes {a} and {b} hold {:?} and {:?}", root(a), root(b));
+        }
+        Ok(())
     }
 
     /// Of every copy that nobody acknowledges the broker at which it entered knows whether it arrived, and says so once.

@@ -101,7 +101,7 @@ impl Tap {
             let Some((_, after)) = rest.split_at_checked(len) else { break };
             match kind {
                 0x42 => *self.messages.entry((state.tenant, state.class)).or_default() += 1,
-                0x38 | 0x39 | 0x3c => self.records += 1,
+                0x38 | 0x39 | 0x3c | 0x3d => self.records += 1,
                 0x18 | 0x19 | 0x1d | 0x1e => {}
                 _ => return Err(WireFault::Broken("a kind that no lane has")),
             }

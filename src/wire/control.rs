@@ -20,7 +20,9 @@ pub use body::{
     Goodbye, Hello, Interest, InterestSync, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Probe,
     ProbeAck, Ready, Routed, Subscribe, Subscribed, Tallied, Tally, Unserved, Unsubscribe, Welcome, clip,
 };
-pub use interest::{EdgeCut, InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd};
+pub use interest::{
+    EdgeCut, InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd, PresenceRoot, PresenceSum,
+};
 
 pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
 pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp};
@@ -147,6 +149,8 @@ control! {
     LinkDigest = 0x25;
     /// Whether a broker has an observer of all tenants.
     LinkObserver = 0x26;
+    /// What the sender knows of who is present, in one number.
+    PresenceRoot = 0x27;
     /// A target tells an origin how far it has delivered.
     Delivered = 0x28;
     /// A broker on the way had no room for a message.
@@ -181,6 +185,8 @@ control! {
     InterestNews = 0x3b;
     /// Whether an edge is cut for the tenant, by the word of one of its ends.
     EdgeCut = 0x3c;
+    /// What the sender knows of who is present of one tenant, in one number.
+    PresenceSum = 0x3d;
 }
 
 /// Whether a receiver passes over this kind when it does not know it.

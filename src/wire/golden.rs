@@ -11,8 +11,8 @@ use crate::control::{
     BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, EdgeCut, Error, ForgetHandles, Goodbye, Hello,
     Interest, InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown,
     LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence,
-    PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Tallied, Tally, Unserved,
-    Unsubscribe, Welcome,
+    PresenceEnd, PresenceRoot, PresenceSum, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed,
+    Tallied, Tally, Unserved, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -153,6 +153,7 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
             "link-observer",
             LinkObserver { node: text("global/g1"), incarnation: 8, seq: 2, present: true, signature: [6; 64] }.into(),
         ),
+        ("presence-root", PresenceRoot { root: 1 << 63 }.into()),
         ("delivered", Delivered { class: 1, incarnation: 8, through: 1 << 40, gap: true }.into()),
         ("overflowed", Overflowed { class: 3, incarnation: 8, seq: 300 }.into()),
         ("memberless", Memberless { class: 3, incarnation: 8, seq: 11, group: text("workers") }.into()),
@@ -198,6 +199,7 @@ fn interest_controls() -> Vec<(&'static str, Control)> {
             "edge-cut",
             EdgeCut { origin: 2, incarnation: 1_700_000_000_000, seq: 4, edge: "a-b".to_owned(), cut: true }.into(),
         ),
+        ("presence-sum", PresenceSum { digest: u64::MAX }.into()),
     ]
 }
 

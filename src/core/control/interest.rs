@@ -374,6 +374,7 @@ impl Control {
     pub fn tick(&mut self, now: Time) {
         self.at(now);
         self.miss_no_more();
+        self.compare();
         let tenants: Vec<TenantKey> = self.states.keys().copied().collect();
         for tenant in tenants {
             self.ask(tenant);

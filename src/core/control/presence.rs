@@ -114,6 +114,7 @@ impl Control {
             Record::Cut { edge: name, seq, cut } => {
                 self.cut(edge, tenant, Cut { end: origin, edge: name }, Presence { incarnation, seq, present: cut })?;
             }
+            Record::Sum { digest } => self.compared_of(edge, tenant, digest),
             Record::End { .. } => {
                 if let Some(state) = self.edges.get_mut(&edge) {
                     state.finished.insert(tenant);

@@ -9,7 +9,7 @@ use crate::guard::{Guard, off};
 use crate::name::Label;
 use crate::routes::{Behind, BrokerIndex, Link, Routes, behind, compute};
 use crate::tenant::{Tenant, TenantKey, Tenants};
-use crate::topology::{LinkError, LinkMessage, Topology};
+use crate::topology::{LinkError, LinkMessage, NeighbourWord, Topology};
 
 /// The edges one tenant's section names.
 #[derive(Debug)]
@@ -66,6 +66,10 @@ impl Control {
     /// # Errors
     /// Why it was not taken.
     pub fn link_message(&mut self, edge: EdgeKey, message: LinkMessage) -> Result<(), LinkError> {
+        if let LinkMessage::Word(NeighbourWord::Presence { root }) = message {
+            self.compared(edge, root);
+            return Ok(());
+        }
         self.topology.on_message(edge, message)
     }
 

@@ -15,6 +15,7 @@ use crate::topology::LinkError;
 use crate::topology::tests::Toy;
 
 mod change;
+mod compare;
 mod cuts;
 mod interest;
 mod missed;

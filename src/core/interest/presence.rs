@@ -63,6 +63,11 @@ pub enum Record {
         /// Whether it is.
         cut: bool,
     },
+    /// What the neighbour knows of the tenant, in one number.
+    Sum {
+        /// The digest.
+        digest: u64,
+    },
     /// The neighbour has told all it knew of the tenant.
     End {
         /// How many records that were.

@@ -63,7 +63,7 @@ fn bucket(name: &str) -> usize {
 }
 
 /// FNV-1a over a name and numbers, mixed so that the exclusive or of several tells their set.
-fn hash(name: &str, numbers: &[u64]) -> u64 {
+pub(crate) fn hash(name: &str, numbers: &[u64]) -> u64 {
     let bytes = name.bytes().chain([0]).chain(numbers.iter().flat_map(|number| number.to_le_bytes()));
     mix(bytes.fold(0xcbf2_9ce4_8422_2325_u64, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
 }

@@ -67,10 +67,19 @@ impl Topology {
         }
     }
 
+    /// Has something said to the neighbour of an edge that is up.
+    pub fn say(&mut self, key: EdgeKey, word: NeighbourWord) {
+        if let Some(own) = self.own_edges.get_mut(&key).filter(|own| own.up) {
+            own.words.push(LinkMessage::Word(word));
+        }
+    }
+
     pub(super) fn on_word(&mut self, key: EdgeKey, word: NeighbourWord) -> Result<(), LinkError> {
         match word {
             NeighbourWord::Propose { epoch, metric } => self.on_propose(key, epoch, metric),
             NeighbourWord::Agree { epoch, end } => self.on_agree(key, epoch, end),
+            // For whoever holds it.
+            NeighbourWord::Presence { .. } => Ok(()),
             NeighbourWord::Digest { digest, answer } => {
                 let own_digest = self.digest(true);
                 if digest.root == own_digest.root {

@@ -266,7 +266,9 @@ impl Lane {
         let class = self.class;
         let Some(found) = self.found(message) else { return };
         let mut plain = false;
-        for target in &found.ports {
+        // A second choice is for a group alone: plain subscribers have had their own copy.
+        let ports = if message.redelivered { &[] } else { found.ports.as_slice() };
+        for target in ports {
             let delivered = batch.deliver(&target.port, target.qualified, target.subs.iter(), message);
             plain |= delivered && target.subs.iter().any(|s| !s.is_observer());
         }

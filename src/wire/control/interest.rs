@@ -47,6 +47,32 @@ impl EdgeCut {
     }
 }
 
+/// What the sender knows of who is present of all tenants that the edge carries, in one number; on the control stream.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PresenceRoot {
+    /// The digest.
+    pub root: u64,
+}
+
+impl PresenceRoot {
+    pub(super) const fn check(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+/// What the sender knows of who is present of the lane's tenant, in one number.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PresenceSum {
+    /// The digest.
+    pub digest: u64,
+}
+
+impl PresenceSum {
+    pub(super) const fn check(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
 /// The sender has told of every broker it knew of, in the lane of this tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct PresenceEnd {

@@ -42,6 +42,8 @@ fn a_request_whose_member_has_gone_finds_another_one() {
         let (mut alice, mut near, mut far) = (line.publisher("alice"), line.client(G, "near"), line.client(B, "far"));
         line.say(G, &mut near, in_group(1, "x.>", "w"));
         line.say(B, &mut far, in_group(1, "x.>", "w"));
+        let mut plain = line.client(B, "plain");
+        line.say(B, &mut plain, subscribe(1, "x.>"));
         line.leave(G, &mut near);
         line.request(&mut alice, class, 1);
         // What comes later does not make it late.

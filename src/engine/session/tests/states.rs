@@ -1,6 +1,6 @@
 //! Every control kind and every data kind, before and after hello (attacks 3, 18; RB-19, RB-58).
 
-use glocal_wire::control::{EdgeCut, Tallied, Tally, Unserved};
+use glocal_wire::control::{EdgeCut, PresenceRoot, PresenceSum, Tallied, Tally, Unserved};
 
 use super::*;
 
@@ -69,6 +69,7 @@ fn every_control() -> Vec<Control> {
         LinkDown { edge: "e".into(), epoch: 1, by: 0, incarnation: 1, signature: [0; 64] }.into(),
         LinkDigest { root: 1, buckets: vec![], answer: false }.into(),
         LinkObserver { node: "r/n".into(), incarnation: 1, seq: 1, present: true, signature: [0; 64] }.into(),
+        PresenceRoot { root: 1 }.into(),
         Delivered { class: 1, incarnation: 1, through: 1, gap: false }.into(),
         Overflowed { class: 1, incarnation: 1, seq: 1 }.into(),
         Memberless { class: 1, incarnation: 1, seq: 1, group: "g".into() }.into(),
@@ -86,6 +87,7 @@ fn every_control() -> Vec<Control> {
         InterestPull { stream: 1, taken: 0, have: sum, end: false }.into(),
         InterestNews { stream: 1, number: 0, start: 1, changes: vec![], complete: Some(sum) }.into(),
         EdgeCut { origin: 1, incarnation: 1, seq: 1, edge: "e".into(), cut: true }.into(),
+        PresenceSum { digest: 1 }.into(),
     ];
     let kinds: Vec<u8> = all.iter().map(Control::kind).collect();
     assert_eq!(kinds, Control::KINDS, "every kind, in order");
