@@ -12,6 +12,8 @@ mod wires;
 pub trait Gauge {
     /// A clock that never goes back, in nanoseconds.
     fn nanos(&self) -> u64;
+    /// Time that this process has spent on a processor, in nanoseconds: others disturb it less. As fine as some milliseconds.
+    fn cpu_nanos(&self) -> u64;
     /// Memory this process holds, in bytes.
     fn resident_bytes(&self) -> u64;
 }

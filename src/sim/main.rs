@@ -2,8 +2,8 @@
 //!
 //! Usage: `glocal-sim [--seed S] [--seeds N] [--steps M] [--keep-going] [--json] [--story]`; a story tells in words what
 //! one seed did. `glocal-sim --converge BROKERS [--tenants T] [--seed S] [--json]` tells what it takes a large fabric to
-//! learn of an edge and of a death; `glocal-sim --filters FILTERS [--tenants T] [--brokers B]` what many filters take, on one
-//! broker or in a mesh of `B`. Exit codes: 0 all held, 1 one broke, 2 usage.
+//! learn of an edge and of a death; `glocal-sim --filters FILTERS [--tenants T] [--beside | --brokers B]` what many filters
+//! take, on one broker, of a tenant beside others, or in a mesh of `B`. Exit codes: 0 all held, 1 one broke, 2 usage.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what a command does")]
 
 use std::io::IsTerminal;
@@ -18,7 +18,7 @@ use glocal_sim::{bundles, converge, graph};
 
 const USAGE: &str = "usage: glocal-sim [--seed S] [--seeds N] [--steps M] [--keep-going] [--json] [--story]
        glocal-sim --converge BROKERS [--tenants T] [--seed S] [--json]
-       glocal-sim --filters FILTERS [--tenants T] [--brokers B [--publishing T]] [--seed S]";
+       glocal-sim --filters FILTERS [--tenants T] [--beside | --brokers B [--publishing T] [--seed S]]";
 /// Tenants of a large fabric by default.
 const TENANTS_DEFAULT: usize = 100;
 /// Tenants that get publishers in a mesh full of filters by default.
@@ -40,6 +40,7 @@ struct Options {
     filters: u64,
     brokers: usize,
     publishing: usize,
+    beside: bool,
 }
 
 mod measure;
@@ -94,6 +95,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         filters: 0,
         brokers: 1,
         publishing: PUBLISHING_DEFAULT,
+        beside: false,
     };
     let mut one = false;
     while let Some(name) = args.next() {
@@ -113,6 +115,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
             "--filters" => options.filters = number()?,
             "--brokers" => options.brokers = small("--brokers", number()?)?.max(1),
             "--publishing" => options.publishing = small("--publishing", number()?)?,
+            "--beside" => options.beside = true,
             "--keep-going" => options.keep_going = true,
             "--story" => options.story = true,
             "--json" => options.json = true,

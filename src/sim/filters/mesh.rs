@@ -83,8 +83,9 @@ impl Mesh {
     pub fn new(brokers: usize, tenants: usize, seed: u64) -> Result<Self, Violation> {
         let mut random = Random::new(seed);
         let edges = graph::regular(&mut random, brokers, DEGREE);
-        let built = Fabric::new(brokers, edges, tenants)
-            .and_then(|fabric| Some(((0..brokers).map(|n| Site::new(&fabric, n)).collect::<Option<Vec<_>>>()?, fabric)));
+        let built = Fabric::new(brokers, edges, tenants).and_then(|fabric| {
+            Some(((0..brokers).map(|n| Site::new(&fabric, n)).collect::<Option<Vec<_>>>()?, fabric))
+        });
         let (mut sites, fabric) = built.ok_or_else(|| Violation("the mesh cannot be built".to_owned()))?;
         let wires = Wires::new(&fabric, &mut sites, &mut random)?;
         let (now, next_tick) = (Time::default(), Time::default());
@@ -245,7 +246,10 @@ impl Mesh {
                 let Some(handle) = site.tenant(tenant) else { continue };
                 let control = site.driver.control();
                 let far = control.remote_filters(handle.key());
-                ensure!(far == 0 && !control.is_following(handle.key()), "broker {node} holds {far} of tenant {tenant}");
+                ensure!(
+                    far == 0 && !control.is_following(handle.key()),
+                    "broker {node} holds {far} of tenant {tenant}"
+                );
                 let held = site.held(tenant);
                 ensure!(node != self.silent() || held == 0, "broker {node} has {held} filters of tenant {tenant}");
             }

@@ -15,6 +15,8 @@ use crate::random::Random;
 const SESSION_FILTERS: u64 = glocal_core::limits::SESSION_SUBSCRIPTIONS_MAX as u64;
 /// Names matched for one figure.
 const MATCHES: usize = 20_000;
+/// Tenants of which the memory is looked at together: of one alone it would not be seen exactly enough.
+const PROBES: usize = 20;
 /// Rounds in which worlds take turns.
 const ROUNDS: usize = 9;
 
@@ -27,8 +29,11 @@ pub struct Load {
     pub per_second: u64,
     /// Memory of one, in bytes.
     pub bytes_each: u64,
-    /// Median and 99th percentile of a match, uncached, in nanoseconds, by [`Hits::ALL`].
+    /// Median and 99th percentile of a match, in nanoseconds, by [`Hits::ALL`]: no match is remembered, and each name is of
+    /// another tenant than the one before, so that nothing of it is in the processor's caches.
     pub matches: [[u64; 2]; 3],
+    /// The same for names of one tenant only, as a publisher has them.
+    pub own_matches: [[u64; 2]; 3],
     /// The second half of the subscriptions took so much of the time of the first, in percent.
     pub second_half_percent: u64,
     /// Unsubscriptions a second.
@@ -136,11 +141,11 @@ pub fn load(gauge: &impl Gauge, tenants: usize, filters: u64) -> Result<Load, Vi
     let filters = of_each * tenants as u64;
     let mut crowd = Crowd::new(tenants).ok_or_else(|| Violation("no broker".to_owned()))?;
     (0..tenants).for_each(|tenant| crowd.join(tenant, of_each));
-    let (empty, begun) = (gauge.resident_bytes(), gauge.nanos());
+    let (empty, begun) = (gauge.resident_bytes(), gauge.cpu_nanos());
     crowd.subscribe(0, of_each / 2)?;
-    let half = gauge.nanos();
+    let half = gauge.cpu_nanos();
     crowd.subscribe(of_each / 2, of_each)?;
-    let (full, ended) = (gauge.resident_bytes(), gauge.nanos());
+    let (full, ended) = (gauge.resident_bytes(), gauge.cpu_nanos());
     crowd.site.check_held(tenants, usize::try_from(of_each).unwrap_or(0))?;
     let mut load = Load {
         filters,
@@ -150,12 +155,13 @@ pub fn load(gauge: &impl Gauge, tenants: usize, filters: u64) -> Result<Load, Vi
         ..Load::default()
     };
     let mut random = Random::new(filters);
-    for (hits, figure) in Hits::ALL.into_iter().zip(&mut load.matches) {
+    for ((hits, figure), own) in Hits::ALL.into_iter().zip(&mut load.matches).zip(&mut load.own_matches) {
         *figure = crowd.matches(gauge, &mut random, hits, false)?;
+        *own = crowd.matches(gauge, &mut random, hits, true)?;
     }
-    let begun = gauge.nanos();
+    let begun = gauge.cpu_nanos();
     crowd.unsubscribe();
-    load.ended_per_second = per_second(filters, gauge.nanos() - begun);
+    load.ended_per_second = per_second(filters, gauge.cpu_nanos() - begun);
     load.left_each = each(empty, gauge.resident_bytes(), filters);
     crowd.site.check_held(tenants, 0)?;
     ensure!(crowd.site.driver.control().subscriptions() == 0, "subscriptions are left");
@@ -183,13 +189,12 @@ impl Beside {
     /// The greatest ratio to being alone, in percent: of a match, and of memory.
     #[must_use]
     pub fn percents(&self) -> [u64; 2] {
-        [self.matches, self.bytes_each].map(|[alone, others @ ..]| {
-            others.into_iter().map(|other| other * 100 / alone.max(1)).max().unwrap_or(0)
-        })
+        [self.matches, self.bytes_each]
+            .map(|[alone, others @ ..]| others.into_iter().map(|other| other * 100 / alone.max(1)).max().unwrap_or(0))
     }
 }
 
-/// Measures one tenant with `own` filters alone, beside `tenants` others with as many each, and beside one with `large`.
+/// Measures tenants with `own` filters alone, beside `tenants` others with as many each, and beside one with `large`.
 ///
 /// # Errors
 /// When a broker does not hold or find what it must.
@@ -198,15 +203,15 @@ pub fn beside(gauge: &impl Gauge, tenants: usize, own: u64, large: u64) -> Resul
     let mut crowds = Vec::new();
     let others: [Vec<u64>; 3] = [Vec::new(), vec![own; tenants], vec![large]];
     for (others, figure) in others.into_iter().zip(&mut beside.bytes_each) {
-        let mut neighbours = Crowd::new(tenants + 1).ok_or_else(|| Violation("no broker".to_owned()))?;
-        others.iter().enumerate().for_each(|(at, filters)| neighbours.join(at + 1, *filters));
+        let mut neighbours = Crowd::new(tenants + PROBES).ok_or_else(|| Violation("no broker".to_owned()))?;
+        others.iter().enumerate().for_each(|(at, filters)| neighbours.join(at + PROBES, *filters));
         neighbours.subscribe(0, others.iter().copied().max().unwrap_or(0))?;
-        // The one that is measured comes last, in the same broker, and is the only one that moves from now on.
+        // Those that are measured come last, in the same broker, and nobody else moves from now on.
         let mut crowd = Crowd { site: neighbours.site, tenants: Vec::new() };
-        crowd.join(0, own);
+        (0..PROBES).for_each(|tenant| crowd.join(tenant, own));
         let before = gauge.resident_bytes();
         crowd.subscribe(0, own)?;
-        *figure = each(before, gauge.resident_bytes(), own);
+        *figure = each(before, gauge.resident_bytes(), own * PROBES as u64);
         crowds.push((crowd, neighbours.tenants));
     }
     let mut random = Random::new(own);

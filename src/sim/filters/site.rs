@@ -180,11 +180,7 @@ impl Site {
     }
 }
 
-fn permit(
-    shared: &Shared,
-    port: &SessionPort,
-    number: u64,
-) -> Result<(Permit<Read>, Option<QueueGroup>), Violation> {
+fn permit(shared: &Shared, port: &SessionPort, number: u64) -> Result<(Permit<Read>, Option<QueueGroup>), Violation> {
     let (text, queue) = filter(number);
     let bad = |what: String| Violation(format!("filter {text}: {what}"));
     let principal = port.principal();

@@ -14,6 +14,10 @@ impl Gauge for Clock {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap()
     }
 
+    fn cpu_nanos(&self) -> u64 {
+        self.nanos()
+    }
+
     fn resident_bytes(&self) -> u64 {
         0
     }

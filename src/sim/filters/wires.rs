@@ -78,9 +78,8 @@ impl Wires {
 
     /// Bytes of lanes that have been sent towards a broker so far.
     pub(super) fn sent_to(&self, node: usize) -> u64 {
-        let towards = |([a, b], _): &([End; 2], u64)| {
-            u64::from(b.node == node) * a.wrote + u64::from(a.node == node) * b.wrote
-        };
+        let towards =
+            |([a, b], _): &([End; 2], u64)| u64::from(b.node == node) * a.wrote + u64::from(a.node == node) * b.wrote;
         self.bridges.iter().map(towards).sum()
     }
 
