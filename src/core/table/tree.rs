@@ -44,9 +44,10 @@ impl<K: Key, V> Entry<K, V> {
 }
 
 /// The map.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Tree<K, V> {
     /// Nothing.
+    #[default]
     Empty,
     /// A few entries, in no order; more than a few where their hashes are the same.
     Bucket(Bucket<K, V>),
@@ -57,12 +58,6 @@ pub(super) enum Tree<K, V> {
 /// Entries in one piece of memory.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket<K, V>(Arc<[Entry<K, V>]>);
-
-impl<K, V> Default for Tree<K, V> {
-    fn default() -> Self {
-        Self::Empty
-    }
-}
 
 fn hash(text: &[u8]) -> u32 {
     // The lower half, on every machine.

@@ -209,7 +209,7 @@ mod tests {
     /// What is counted here is what a broker holds a million times.
     #[test]
     fn entries_are_small() {
-        assert_eq!((size_of::<Leaf>(), size_of::<Token>(), size_of::<Child>()), (24, 24, 32));
-        assert!(size_of::<Node>() <= 104);
+        assert_eq!((size_of::<Leaf>(), size_of::<Token>(), size_of::<Child>()), (16, 24, 24));
+        assert!(size_of::<Node>() <= 80);
     }
 }

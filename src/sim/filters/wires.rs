@@ -121,7 +121,7 @@ impl Wires {
             hear(end, site, edge, now)?;
             for (reader, coming) in end.readers.iter_mut().zip(&mut end.coming) {
                 let mut arrivals = Arrivals::default();
-                while let Some((_, bytes)) = coming.pop_front_if(|(time, _)| *time <= now) {
+                while let Some(bytes) = arrived(coming, now) {
                     let read = reader.on_chunk(bytes, now, &mut arrivals);
                     ensure!(read.is_ok(), "broker {} cannot read a lane: {read:?}", end.node);
                 }
@@ -154,10 +154,16 @@ fn end(site: &Site, node: usize, edge: usize) -> Option<End> {
     })
 }
 
+/// The next piece that has arrived by now.
+fn arrived(coming: &mut VecDeque<(Time, Bytes)>, now: Time) -> Option<Bytes> {
+    let is_there = coming.front().is_some_and(|(time, _)| *time <= now);
+    is_there.then(|| coming.pop_front()).flatten().map(|(_, bytes)| bytes)
+}
+
 /// Takes what has come over the control stream of a bridge.
 fn hear(end: &mut End, site: &mut Site, edge: usize, now: Time) -> Result<(), Violation> {
     let Some(edge) = site.key(edge) else { return Ok(()) };
-    while let Some((_, frame)) = end.words.pop_front_if(|(time, _)| *time <= now) {
+    while let Some(frame) = arrived(&mut end.words, now) {
         let bad = || Violation(format!("broker {} cannot read {frame:?}", end.node));
         let (kind, body) = frame.get(KIND_AT).zip(frame.get(HEAD_BYTES..)).ok_or_else(bad)?;
         let control = Control::decode(*kind, body, CONTROL_BYTES_MAX).map_err(|_| bad())?.ok_or_else(bad)?;
