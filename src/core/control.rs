@@ -14,7 +14,7 @@ use crate::edge::{Edge, EdgeKey, TenantSet};
 use crate::interest::Interest;
 use crate::interest::presence::Record;
 use crate::limits::SESSION_SUBSCRIPTIONS_MAX;
-use crate::name::{Class, Filter, NodeId, QueueGroup};
+use crate::name::{Class, NodeId, QueueGroup};
 use crate::policy::{Permit, Read, Scope};
 use crate::port::{SessionPort, Sub};
 use crate::routes::{BrokerIndex, Brokers, Routes};
@@ -57,13 +57,51 @@ pub enum RecordError {
 
 #[derive(Clone, Debug)]
 struct SubRecord {
-    filter: Filter,
     sub: Arc<Sub>,
-    scope: Vec<TenantKey>,
+    reach: Reach,
+}
+
+/// The tenants that a subscription reaches, and who else hears of it. Nearly always it is one tenant: more than that take a
+/// place of their own.
+#[derive(Clone, Debug)]
+enum Reach {
+    /// One tenant; whether brokers elsewhere are told.
+    One(TenantKey, bool),
+    /// All tenants of the bundle.
+    All(Box<Everywhere>),
+}
+
+#[derive(Clone, Debug)]
+struct Everywhere {
+    tenants: Vec<TenantKey>,
+    /// Whether brokers elsewhere are told that here is an observer.
+    told: bool,
+}
+
+impl Reach {
+    fn new(scope: &Scope, tenants: &Tenants, told: bool) -> Self {
+        match scope {
+            Scope::One(tenant) => Self::One(tenant.key(), told),
+            Scope::All => Self::All(Box::new(Everywhere { tenants: tenants.iter().map(|t| t.key()).collect(), told })),
+        }
+    }
+
+    fn tenants(&self) -> &[TenantKey] {
+        match self {
+            Self::One(tenant, _) => std::slice::from_ref(tenant),
+            Self::All(all) => &all.tenants,
+        }
+    }
+
     /// Whether brokers elsewhere are told of it, tenant by tenant.
-    advertised: bool,
+    const fn is_advertised(&self) -> bool {
+        matches!(self, Self::One(_, true))
+    }
+
     /// Whether it observes all tenants, and is told as one.
-    everywhere: bool,
+    fn is_everywhere(&self) -> bool {
+        matches!(self, Self::All(all) if all.told)
+    }
 }
 
 #[derive(Debug)]
@@ -229,28 +267,27 @@ impl Control {
         if subs.len() >= SESSION_SUBSCRIPTIONS_MAX || subs.contains_key(&sid) {
             return Err(Deny::Limit);
         }
-        let filter = permit.object().0.clone();
-        let sub = Sub::new(Arc::clone(port), sid, &filter, queue, permit.rule().is_observer());
+        let sub = Sub::new(Arc::clone(port), sid, &permit.object().0, queue, permit.rule().is_observer());
         let sub = Arc::new(sub.tagged(tag));
-        let (scope, is_all): (Vec<TenantKey>, bool) = match permit.scope() {
-            Scope::One(tenant) => (vec![tenant.key()], false),
-            Scope::All => (self.tenants.iter().map(|t| t.key()).collect(), true),
-        };
-        let (advertised, everywhere) = (!local_only && !is_all, !local_only && is_all);
-        let (held, of) = (filter.clone(), Arc::clone(&sub));
-        subs.insert(sid, SubRecord { filter: held, sub: of, scope: scope.clone(), advertised, everywhere });
-        if everywhere {
-            self.observe(wish(&filter, &sub));
+        let reach = Reach::new(permit.scope(), &self.tenants, !local_only);
+        subs.insert(sid, SubRecord { sub: Arc::clone(&sub), reach: reach.clone() });
+        if reach.is_everywhere() {
+            self.observe(wish(&sub));
         }
-        for tenant in scope {
-            if let Some(table) = self.table(tenant) {
-                table.add_local(filter.raw(), Arc::clone(&sub));
-            }
-            if advertised {
-                self.hold(tenant, wish(&filter, &sub));
-            }
+        for tenant in reach.tenants() {
+            self.reach(*tenant, &sub, reach.is_advertised());
         }
         Ok(())
+    }
+
+    /// Lets a subscription reach one tenant.
+    fn reach(&mut self, tenant: TenantKey, sub: &Arc<Sub>, advertised: bool) {
+        if let Some(table) = self.table(tenant) {
+            table.add_local(sub.raw(), Arc::clone(sub));
+        }
+        if advertised {
+            self.hold(tenant, wish(sub));
+        }
     }
 
     /// Ends a subscription, at once or after `max` deliveries in all. Unknown numbers are ignored.
@@ -274,16 +311,21 @@ impl Control {
     }
 
     fn forget(&mut self, session: u64, sid: u32, record: &SubRecord) {
-        for tenant in &record.scope {
-            if let Some(table) = self.table(*tenant) {
-                table.remove_local(record.filter.raw(), session, sid);
-            }
-            if record.advertised {
-                self.release(*tenant, wish(&record.filter, &record.sub));
-            }
+        for tenant in record.reach.tenants() {
+            self.reach_no_more(*tenant, (session, sid), &record.sub, record.reach.is_advertised());
         }
-        if record.everywhere {
-            self.observe_no_more(&wish(&record.filter, &record.sub));
+        if record.reach.is_everywhere() {
+            self.observe_no_more(&wish(&record.sub));
+        }
+    }
+
+    /// Lets a subscription reach one tenant no more.
+    fn reach_no_more(&mut self, tenant: TenantKey, (session, sid): (u64, u32), sub: &Sub, advertised: bool) {
+        if let Some(table) = self.table(tenant) {
+            table.remove_local(sub.raw(), session, sid);
+        }
+        if advertised {
+            self.release(tenant, wish(sub));
         }
     }
 
@@ -369,10 +411,10 @@ impl Control {
     }
 }
 
-fn wish(filter: &Filter, sub: &Sub) -> Interest {
+fn wish(sub: &Sub) -> Interest {
     Interest {
-        filter: filter.raw().clone(),
-        classes: filter.classes(),
+        filter: sub.raw().clone(),
+        classes: sub.classes(),
         queue: sub.queue().cloned(),
         observer: sub.is_observer(),
     }

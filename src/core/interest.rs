@@ -95,12 +95,12 @@ pub struct Local {
 impl Local {
     /// Counts one more holder; a change when it is the first.
     pub fn add(&mut self, interest: Interest) -> Option<Change> {
-        if let Some(count) = self.counts.get_mut(&interest) {
-            *count += 1;
+        let count = self.counts.entry(interest.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
             return None;
         }
         self.sum.add(interest.digest());
-        self.counts.insert(interest.clone(), 1);
         Some(Change { add: true, interest })
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::count::Counter;
 use crate::identity::Principal;
 use crate::inbox::Inbox;
-use crate::name::{ClassSet, QueueGroup};
+use crate::name::{ClassSet, Filter, QueueGroup, RawFilter, TenantPattern};
 use crate::sched::SessionLanes;
 
 /// How frames for a session are written.
@@ -114,10 +114,13 @@ pub struct Sub {
     port: Arc<SessionPort>,
     sid: u32,
     tag: Box<[u8]>,
+    raw: RawFilter,
     classes: ClassSet,
-    queue: Option<QueueGroup>,
     qualified: bool,
     observer: bool,
+    /// The tenants of the filter, where they are not the session's own one: rare, and so in a place of its own.
+    tenants: Option<Box<TenantPattern>>,
+    queue: Option<QueueGroup>,
     max: AtomicU64,
     delivered: AtomicU64,
 }
@@ -136,21 +139,18 @@ pub enum Delivery {
 impl Sub {
     /// A subscription without a maximum. An observer joins no queue group.
     #[must_use]
-    pub fn new(
-        port: Arc<SessionPort>,
-        sid: u32,
-        filter: &crate::name::Filter,
-        queue: Option<QueueGroup>,
-        observer: bool,
-    ) -> Self {
+    pub fn new(port: Arc<SessionPort>, sid: u32, filter: &Filter, queue: Option<QueueGroup>, observer: bool) -> Self {
+        let is_own = matches!(filter.tenant(), TenantPattern::One(id) if id == port.principal.tenant());
         Self {
             port,
             sid,
             tag: Box::default(),
+            raw: filter.raw().clone(),
             classes: filter.classes(),
-            queue: if observer { None } else { queue },
             qualified: filter.is_qualified(),
             observer,
+            tenants: (!is_own).then(|| Box::new(filter.tenant().clone())),
+            queue: if observer { None } else { queue },
             max: AtomicU64::new(u64::MAX),
             delivered: AtomicU64::new(0),
         }
@@ -178,6 +178,20 @@ impl Sub {
     #[must_use]
     pub const fn tag(&self) -> &[u8] {
         &self.tag
+    }
+
+    /// The filter, as its client has asked for it.
+    #[must_use]
+    pub fn filter(&self) -> Filter {
+        let own = || TenantPattern::One(self.port.principal.tenant().clone());
+        let tenants = self.tenants.as_ref().map_or_else(own, |tenants| TenantPattern::clone(tenants));
+        Filter::of(tenants, self.classes, self.raw.clone(), self.qualified)
+    }
+
+    /// The names wanted.
+    #[must_use]
+    pub const fn raw(&self) -> &RawFilter {
+        &self.raw
     }
 
     /// The classes wanted.
@@ -226,5 +240,16 @@ impl Sub {
             Some(now) if now == max => Delivery::Last,
             _ => Delivery::Yes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A broker holds a million of them.
+    #[test]
+    fn a_subscription_is_small() {
+        assert!(size_of::<Sub>() <= 88);
     }
 }

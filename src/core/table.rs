@@ -10,11 +10,14 @@ use crate::name::{Class, ClassSet, QueueGroup, RawFilter, RawName};
 use crate::port::Sub;
 use crate::routes::{BrokerIndex, Routes};
 
+mod leaf;
 mod matching;
+mod tree;
 mod trie;
 
+use leaf::Leaf;
 pub use matching::{EdgeTargets, GroupMatch, Match, PortTarget};
-use trie::{Leaf, Trie};
+use trie::Trie;
 
 /// What a remote broker told of one filter; a broker holds at most one entry per distinct value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,23 +98,19 @@ impl Table {
     }
 
     pub(crate) fn add_local(&mut self, filter: &RawFilter, sub: Arc<Sub>) {
-        self.trie.update(filter, |leaf| leaf.locals.insert_mut((sub.port().id(), sub.sid()), Arc::clone(&sub)));
+        self.trie.update(filter, |leaf| leaf.insert_local(Arc::clone(&sub)));
     }
 
     pub(crate) fn remove_local(&mut self, filter: &RawFilter, session: u64, sid: u32) {
-        self.trie.update(filter, |leaf| {
-            leaf.locals.remove_mut(&(session, sid));
-        });
+        self.trie.update(filter, |leaf| leaf.remove_local(session, sid));
     }
 
     pub(crate) fn add_remote(&mut self, filter: &RawFilter, interest: &RemoteInterest) {
-        self.trie.update(filter, |leaf| leaf.remotes.insert_mut(interest.clone(), ()));
+        self.trie.update(filter, |leaf| leaf.insert_remote(interest));
     }
 
     pub(crate) fn remove_remote(&mut self, filter: &RawFilter, interest: &RemoteInterest) {
-        self.trie.update(filter, |leaf| {
-            leaf.remotes.remove_mut(interest);
-        });
+        self.trie.update(filter, |leaf| leaf.remove_remote(interest));
     }
 
     /// Everybody who wants `raw` in `class`, resolved to sessions, queue groups and next hops.

@@ -16,6 +16,7 @@ pub mod converge;
 pub mod failover;
 pub mod fairness;
 pub mod fault;
+pub mod filters;
 pub mod forge;
 pub mod graph;
 pub mod greet;

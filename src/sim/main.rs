@@ -2,7 +2,8 @@
 //!
 //! Usage: `glocal-sim [--seed S] [--seeds N] [--steps M] [--keep-going] [--json] [--story]`; a story tells in words what
 //! one seed did. `glocal-sim --converge BROKERS [--tenants T] [--seed S] [--json]` tells what it takes a large fabric to
-//! learn of an edge and of a death. Exit codes: 0 all held, 1 one broke, 2 usage.
+//! learn of an edge and of a death; `glocal-sim --filters FILTERS [--tenants T] [--beside | --brokers B]` what many filters
+//! take, on one broker, of a tenant beside others, or in a mesh of `B`. Exit codes: 0 all held, 1 one broke, 2 usage.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what a command does")]
 
 use std::io::IsTerminal;
@@ -16,9 +17,12 @@ use glocal_sim::world::Stats;
 use glocal_sim::{bundles, converge, graph};
 
 const USAGE: &str = "usage: glocal-sim [--seed S] [--seeds N] [--steps M] [--keep-going] [--json] [--story]
-       glocal-sim --converge BROKERS [--tenants T] [--seed S] [--json]";
+       glocal-sim --converge BROKERS [--tenants T] [--seed S] [--json]
+       glocal-sim --filters FILTERS [--tenants T] [--beside | --brokers B [--publishing T] [--seed S]]";
 /// Tenants of a large fabric by default.
 const TENANTS_DEFAULT: usize = 100;
+/// Tenants that get publishers in a mesh full of filters by default.
+const PUBLISHING_DEFAULT: usize = 100;
 /// Brokers of one of the rings of a ring of rings, and edges of a broker in a random graph.
 const RING: usize = 20;
 const DEGREE: usize = 4;
@@ -33,7 +37,13 @@ struct Options {
     story: bool,
     converge: usize,
     tenants: usize,
+    filters: u64,
+    brokers: usize,
+    publishing: usize,
+    beside: bool,
 }
+
+mod measure;
 
 fn main() -> ExitCode {
     #[cfg(glocal_guards)]
@@ -43,6 +53,7 @@ fn main() -> ExitCode {
     }
     match options(std::env::args().skip(1)) {
         Ok(Some(options)) if options.story => story(&options),
+        Ok(Some(options)) if options.filters > 0 => measure::filters(&options),
         Ok(Some(options)) if options.converge > 0 => converge(&options),
         Ok(Some(options)) => tour(&options),
         Ok(None) => {
@@ -81,6 +92,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         story: false,
         converge: 0,
         tenants: TENANTS_DEFAULT,
+        filters: 0,
+        brokers: 1,
+        publishing: PUBLISHING_DEFAULT,
+        beside: false,
     };
     let mut one = false;
     while let Some(name) = args.next() {
@@ -97,6 +112,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
             "--steps" => options.steps = small("--steps", number()?)?,
             "--converge" => options.converge = small("--converge", number()?)?.max(2 * RING),
             "--tenants" => options.tenants = small("--tenants", number()?)?.max(1),
+            "--filters" => options.filters = number()?,
+            "--brokers" => options.brokers = small("--brokers", number()?)?.max(1),
+            "--publishing" => options.publishing = small("--publishing", number()?)?,
+            "--beside" => options.beside = true,
             "--keep-going" => options.keep_going = true,
             "--story" => options.story = true,
             "--json" => options.json = true,

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::routing::{Carried, carried};
-use super::{Control, EdgeState, SubRecord, wish};
+use super::{Control, EdgeState, Reach, SubRecord};
 use crate::bundle::Head;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
 use crate::interest::presence::View;
-use crate::policy::{Policy, Read, Scope};
+use crate::policy::{Policy, Read};
 use crate::port::SessionPort;
 use crate::routes::{BrokerIndex, Brokers};
 use crate::tenant::TenantKey;
@@ -184,16 +184,14 @@ impl Control {
             for sid in numbers {
                 let Some(record) = subs.get_mut(&sid) else { continue };
                 let port = record.sub.port();
-                match policy.authorize(port.principal(), Read(record.filter.clone())) {
+                match policy.authorize(port.principal(), Read(record.sub.filter())) {
                     Ok(permit) => {
-                        let scope: Vec<TenantKey> = match permit.scope() {
-                            Scope::One(tenant) => vec![tenant.key()],
-                            Scope::All => policy.tenants().iter().map(|t| t.key()).collect(),
-                        };
-                        self.rescope(session, sid, record, scope);
+                        let told = record.reach.is_advertised() || record.reach.is_everywhere();
+                        let reach = Reach::new(permit.scope(), policy.tenants(), told);
+                        self.rescope(session, sid, record, reach);
                     }
                     Err(reason) => {
-                        let (port, filter) = (Arc::clone(port), record.filter.to_string());
+                        let (port, filter) = (Arc::clone(port), record.sub.filter().to_string());
                         self.forget(session, sid, record);
                         subs.remove(&sid);
                         refused.push(Refused { port, sid, filter, reason });
@@ -206,21 +204,17 @@ impl Control {
     }
 
     /// A subscription reaches other tenants than before.
-    fn rescope(&mut self, session: u64, sid: u32, record: &mut SubRecord, scope: Vec<TenantKey>) {
-        let (was, is): (BTreeSet<_>, BTreeSet<_>) =
-            (record.scope.iter().copied().collect(), scope.iter().copied().collect());
-        let scope_lost = was.difference(&is).copied().collect();
-        let lost = SubRecord { scope: scope_lost, everywhere: false, ..record.clone() };
-        self.forget(session, sid, &lost);
-        for tenant in is.difference(&was) {
-            if let Some(table) = self.table(*tenant) {
-                table.add_local(record.filter.raw(), Arc::clone(&record.sub));
-            }
-            if record.advertised {
-                self.hold(*tenant, wish(&record.filter, &record.sub));
-            }
+    fn rescope(&mut self, session: u64, sid: u32, record: &mut SubRecord, reach: Reach) {
+        let set = |reach: &Reach| reach.tenants().iter().copied().collect::<BTreeSet<_>>();
+        let (was, is) = (set(&record.reach), set(&reach));
+        let advertised = record.reach.is_advertised();
+        for tenant in was.difference(&is) {
+            self.reach_no_more(*tenant, (session, sid), &record.sub, advertised);
         }
-        record.scope = scope;
+        for tenant in is.difference(&was) {
+            self.reach(*tenant, &record.sub, advertised);
+        }
+        record.reach = reach;
     }
 }
 

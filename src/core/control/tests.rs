@@ -7,7 +7,7 @@ use crate::bundle::{EdgeEntry, NodeEntry, Section};
 use crate::identity::{Fingerprint, KeyId, LeafName, Principal, Role};
 use crate::inbox::Inbox;
 use crate::limits::INTEREST_RETRY_MS;
-use crate::name::{Destination, Label, RawName, TenantId};
+use crate::name::{Destination, Filter, Label, RawName, TenantId};
 use crate::policy::Policy;
 use crate::sched::{ClassConfig, SessionLanes};
 use crate::time::UnixTime;
@@ -18,6 +18,7 @@ mod change;
 mod compare;
 mod cuts;
 mod interest;
+mod limits;
 mod missed;
 
 const NODES: [&str; 4] = ["global/g", "region-a/a", "region-b/b", "region-c/c"];

@@ -121,6 +121,11 @@ impl Filter {
         }
     }
 
+    /// A filter from the parts of one that was parsed before.
+    pub(crate) const fn of(tenant: TenantPattern, classes: ClassSet, raw: RawFilter, qualified: bool) -> Self {
+        Self { tenant, classes, raw, qualified }
+    }
+
     fn parse_rest(rest: &[u8]) -> Result<Self, NameError> {
         if rest.contains(&b',') && !off(Guard::Composite) {
             return Err(NameError::Composite);

@@ -124,9 +124,10 @@ impl PartialOrd for NodeId {
     }
 }
 
-/// The name of a queue group: 1 to 128 bytes, no control character or white space.
+/// The name of a queue group: 1 to 128 bytes, no control character or white space. Few filters have one, and all have a place
+/// for it: that is one pointer, not an address and a length.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueGroup(Arc<str>);
+pub struct QueueGroup(Arc<Box<str>>);
 
 impl QueueGroup {
     /// Parses a queue group name.
@@ -143,7 +144,7 @@ impl QueueGroup {
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(NameError::BadCharacter);
         }
-        Ok(Self(Arc::from(text)))
+        Ok(Self(Arc::new(Box::from(text))))
     }
 
     /// The name as text.

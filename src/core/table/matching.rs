@@ -111,7 +111,7 @@ impl<'t> Builder<'t> {
 
     pub(super) fn add(&mut self, leaf: &Leaf) {
         let class = self.class;
-        for sub in leaf.locals.values().filter(|s| s.classes().contains(class)) {
+        for sub in leaf.locals().filter(|s| s.classes().contains(class)) {
             if !may_deliver(self.section, sub.port().principal(), self.raw) {
                 continue;
             }
@@ -121,7 +121,7 @@ impl<'t> Builder<'t> {
                 None => self.port(sub).subs.push(Arc::clone(sub)),
             }
         }
-        for (interest, ()) in &leaf.remotes {
+        for interest in leaf.remotes() {
             if !interest.classes.contains(self.class) || !self.is_wanted(interest.broker) {
                 continue;
             }

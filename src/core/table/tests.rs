@@ -14,7 +14,7 @@ fn interest(broker: u32) -> RemoteInterest {
 fn found(trie: &Trie, name: &str) -> BTreeSet<u32> {
     let mut out = BTreeSet::new();
     trie.walk(RawName::parse(name.as_bytes()).unwrap(), &mut |leaf| {
-        out.extend(leaf.remotes.keys().map(|r| r.broker.0));
+        out.extend(leaf.remotes().map(|r| r.broker.0));
     });
     out
 }
@@ -36,7 +36,7 @@ proptest! {
             let number = filters.iter().position(|f| *f == filter).unwrap_or_else(|| { filters.push(filter.clone()); filters.len() - 1 });
             let remote = interest(u32::try_from(number).unwrap());
             let before = trie.clone();
-            trie.update(&filter, |leaf| { if add { leaf.remotes.insert_mut(remote.clone(), ()); } else { leaf.remotes.remove_mut(&remote); } });
+            trie.update(&filter, |leaf| { if add { leaf.insert_remote(&remote) } else { leaf.remove_remote(&remote) } });
             if add { held.insert(number); } else { held.remove(&number); }
             prop_assert_eq!(trie.len(), held.len());
             drop(before);
