@@ -240,3 +240,35 @@ fn a_certificate_of_another_tenant_or_node_is_named_before_the_start() {
         assert!(text.contains(expected) && text.contains("node.toml") && text.contains(EDGE), "{text}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_without_a_connection_leaves_everybody_elses_view_complete() {
+    let fabric = fabric();
+    // tenantB's certificate is revoked from the start, so that its connection never comes up.
+    fabric.edit_plan(|plan| {
+        plan + "\n[[revocation]]\ntenant = \"tenantB\"\nregion = \"region-a\"\nagent = \"broker-a\"\n\
+                before = \"2099-01-01T00:00:00Z\"\n"
+    });
+    let leaf = fabric.short_lived("region-a", "tenantB", "broker-a", LeafKind::Node { hosts: Vec::new() }, 3600);
+    let dir = fabric.node_dir(REGION_A);
+    std::fs::write(dir.join("b.pem"), &leaf.pem).unwrap();
+    std::fs::write(dir.join("b.key"), &leaf.key_pem).unwrap();
+    let lines = "[[edges.certificates]]\ntenant = \"tenantB\"\ncertificate = \"b.pem\"\nkey = \"b.key\"\n";
+    fabric.dedicate(GLOBAL, EDGE, "");
+    fabric.dedicate(REGION_A, EDGE, lines);
+    let global = Local::start(&fabric, GLOBAL).await;
+    // There is something to tell of the one that never comes, and nothing of the other.
+    let berta = fabric.client(global.at(), "berta").await;
+    let _of_berta = berta.subscribe("plans", None).await.unwrap();
+    fabric.point(REGION_A, global.at().bridge);
+    let a = Local::start(&fabric, REGION_A).await;
+    have(&[&global, &a], &BOTH[..1]).await;
+    let failed = |node: &Local| states(node).into_iter().find(|(tenant, _)| tenant == "tenantB").unwrap().1;
+    eventually("why tenantB has none", || failed(&a).detail.contains("our own certificate").then_some(())).await;
+    let key = a.0.context().shared.tenant("tenantB").unwrap().key();
+    eventually("the end of the wait", || (!a.edge(EDGE).edge().effective().contains(key)).then_some(())).await;
+    let alice = fabric.client(a.at(), "alice").await;
+    let nobody = alice.request("orders", "", std::time::Duration::from_secs(15)).await.unwrap_err();
+    assert!(matches!(nobody, glocal_client::RequestError::NoResponders(_)), "{nobody}");
+    a.knows_present("tenantB", 0).await;
+}
