@@ -36,7 +36,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn show(out: &mut Out, answer: &Value) -> anyhow::Result<()> {
     let edges = list(answer, "edges");
     let rows: Vec<_> = edges.iter().map(row).collect();
-    out.table(&["EDGE", "PEER", "STATE", "SINCE s", "RTT ms", "COST", "CROSSES", "QUEUED B", "REFUSED"], &rows)?;
+    let header = ["EDGE", "PEER", "MODE", "STATE", "SINCE s", "RTT ms", "COST", "CROSSES", "QUEUED B", "REFUSED"];
+    out.table(&header, &rows)?;
     for edge in edges {
         let detail = text(edge, "detail");
         if !detail.is_empty() {
@@ -47,6 +48,11 @@ fn show(out: &mut Out, answer: &Value) -> anyhow::Result<()> {
         if !missing.is_empty() {
             out.line(&format!("{}: not allowed by the peer: {missing}", text(edge, "name")))?;
         }
+    }
+    let connections: Vec<_> = edges.iter().flat_map(connections).collect();
+    if !connections.is_empty() {
+        out.line("")?;
+        out.table(&["EDGE", "TENANT", "STATE", "SINCE s", "RTT ms", "UNDER", "REMOTE", "DETAIL"], &connections)?;
     }
     let waiting: Vec<_> = edges.iter().flat_map(lanes).collect();
     if !waiting.is_empty() {
@@ -62,6 +68,7 @@ fn row(edge: &Value) -> Vec<String> {
     vec![
         text(edge, "name"),
         text(edge, "peer"),
+        text(edge, "mode"),
         text(edge, "state"),
         text(edge, "since_s"),
         format!("{rtt:.2}"),
@@ -70,6 +77,18 @@ fn row(edge: &Value) -> Vec<String> {
         text(edge, "queued_bytes"),
         text(edge, "refused"),
     ]
+}
+
+/// The tenants' own connections of a dedicated edge.
+fn connections(edge: &Value) -> Vec<Vec<String>> {
+    let name = text(edge, "name");
+    let connection = |one: &Value| {
+        let rtt = one.get("rtt_us").and_then(Value::as_f64).unwrap_or(0.0) / 1000.0;
+        let (state, since) = (text(one, "state"), text(one, "since_s"));
+        let (under, remote) = (text(one, "certificate"), text(one, "remote"));
+        vec![name.clone(), text(one, "tenant"), state, since, format!("{rtt:.2}"), under, remote, text(one, "detail")]
+    };
+    list(edge, "connections").iter().map(connection).collect()
 }
 
 fn lanes(edge: &Value) -> Vec<Vec<String>> {

@@ -58,6 +58,8 @@ Examples:
          --out carol
   glocal pki issue --ca ca.pem --ca-key ca.key --tenant fabric-ops --agent broker-c --node \\
          --host broker-c.example --host 192.0.2.7 --out broker-c
+  glocal pki issue --region-ca certs/demo/regions/region-a --tenant tenantA --agent broker-a \\
+         --dedicated --out certs/demo/nodes/region-a-broker-a/tenantA
 
 The signed bundle decides what a CA may issue: try 'glocal pki verify --explain' on the result.")]
 struct IssueArgs {
@@ -82,8 +84,12 @@ struct IssueArgs {
     /// Issues a broker's certificate, with the node name <region>/<agent>.
     #[arg(long, requires = "host")]
     node: bool,
+    /// Issues a broker's certificate for its connections of one tenant on dedicated edges: with the node name
+    /// <region>/<agent>, but the tenant as O, and no hosts.
+    #[arg(long, conflicts_with = "node")]
+    dedicated: bool,
     /// A host name or address the broker is dialled at; repeat for more.
-    #[arg(long, requires = "node", value_parser = host)]
+    #[arg(long, requires = "node", conflicts_with = "dedicated", value_parser = host)]
     host: Vec<String>,
     /// How long it is valid, in days.
     #[arg(long, default_value_t = plan::LEAF_DAYS_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=825))]
@@ -152,7 +158,8 @@ fn run_issue(args: IssueArgs) -> anyhow::Result<ExitCode> {
     let region = args.region.or(own_region).ok_or_else(|| {
         usage(format!("{}: does not name a region", certificate.display()), "give the region with --region")
     })?;
-    let kind = if args.node { LeafKind::Node { hosts: args.host } } else { LeafKind::Agent };
+    let is_node = args.node || args.dedicated;
+    let kind = if is_node { LeafKind::Node { hosts: args.host } } else { LeafKind::Agent };
     let request = LeafRequest { tenant: args.tenant, region, agent: args.agent, kind, days: args.days };
     let issued = issue::issue(&certificate, &key, &request, &args.out)?;
     let shown = inspect(&issued.der)?;
@@ -354,11 +361,14 @@ mod tests {
         assert!(with(&["--region-ca", "d"]).is_ok());
         assert!(with(&["--ca", "c", "--ca-key", "k"]).is_ok());
         assert!(with(&["--region-ca", "d", "--node", "--host", "h.example", "--host", "::1"]).is_ok());
+        assert!(with(&["--region-ca", "d", "--dedicated"]).is_ok());
         for bad in [
             &[][..],
             &["--ca", "c"],
             &["--region-ca", "d", "--ca", "c", "--ca-key", "k"],
             &["--region-ca", "d", "--node"],
+            &["--region-ca", "d", "--dedicated", "--node", "--host", "h"],
+            &["--region-ca", "d", "--dedicated", "--host", "h"],
             &["--region-ca", "d", "--host", "h"],
             &["--region-ca", "d", "--node", "--host", "a b"],
             &["--region-ca", "d", "--days", "0"],
@@ -367,6 +377,8 @@ mod tests {
             assert!(with(bad).is_err(), "{bad:?}");
         }
     }
+
+    const NODE: &str = "[[node]]\nname = \"r/b\"\nrole = \"region\"\nhosts = [\"localhost\"]\n";
 
     #[test]
     fn what_the_bundle_does_not_know_is_refused_with_exit_code_1() {
@@ -385,6 +397,18 @@ mod tests {
             // Root and bundle are found above the file.
             let answer = run(parse(&["verify", "--explain", file.to_str().unwrap()]).unwrap()).unwrap();
             assert_eq!(format!("{answer:?}"), format!("{code:?}"), "{tenant}");
+        }
+        // A broker's certificate for a tenant, and one for a tenant that is not there.
+        let broker = Plan::parse(&format!("{text}{NODE}"), "p").unwrap();
+        apply(&broker, &out, &mut |_| ()).unwrap();
+        for (tenant, code) in [("acme", ExitCode::SUCCESS), ("other", ExitCode::FAILURE)] {
+            let place = out.join("nodes/r-b").join(tenant);
+            let line = ["issue", "--tenant", tenant, "--agent", "b", "--dedicated", "--json", "--region-ca"];
+            let paths = [ca.to_str().unwrap(), "--out", place.to_str().unwrap()];
+            run(parse(&[&line[..], &paths].concat()).unwrap()).unwrap();
+            let file = place.join("b@r.pem");
+            let answer = run(parse(&["verify", "--explain", file.to_str().unwrap()]).unwrap()).unwrap();
+            assert_eq!(format!("{answer:?}"), format!("{code:?}"), "broker for {tenant}");
         }
         let lonely = directory.path().join("lonely.pem");
         std::fs::copy(agents.join("of-acme@r.pem"), &lonely).unwrap();

@@ -337,6 +337,12 @@ impl Control {
         let Some(state) = self.edges.get_mut(&edge) else { return 0 };
         state.edge.set_effective(effective.clone(), true);
         state.reset(true);
+        // Where each tenant has a connection of its own they come one by one, or not at all: each is awaited by itself.
+        let apart = state.edge.is_dedicated();
+        if apart {
+            state.complete = true;
+            state.awaited = effective.iter().collect();
+        }
         let peer = self.brokers.index(state.edge.peer());
         // Changes meant for the bridge before this one: told now, they would make the full lists look like old news.
         self.interrupt(edge);
@@ -350,7 +356,7 @@ impl Control {
         }
         let mut lists = 0;
         for tenant in effective.iter() {
-            lists += u32::from(self.send_lists(edge, tenant, false));
+            lists += u32::from(self.send_lists(edge, tenant, apart));
         }
         lists
     }

@@ -95,6 +95,8 @@ pub struct Edge {
     name: Label,
     peer: NodeId,
     metric: AtomicU32,
+    /// Whether each tenant has a connection of its own.
+    dedicated: AtomicBool,
     effective: ArcSwap<TenantSet>,
     accepted: ArcSwap<TenantSet>,
     /// Until when the two ends may know different bundles, in the clock of this node.
@@ -115,6 +117,7 @@ impl Edge {
             name,
             peer,
             metric: AtomicU32::new(0),
+            dedicated: AtomicBool::new(false),
             effective: ArcSwap::from_pointee(TenantSet::default()),
             accepted: ArcSwap::from_pointee(TenantSet::default()),
             excused_until: AtomicU64::new(0),
@@ -152,6 +155,18 @@ impl Edge {
     /// Sets what this side's configuration adds to the measured cost; the control half reads it when it takes the edge.
     pub fn set_metric(&self, metric: u32) {
         self.metric.store(metric, Ordering::Relaxed);
+    }
+
+    /// Whether this side's configuration gives each tenant a connection of its own. A bridge goes by what it was opened
+    /// with: it ends when this changes.
+    #[must_use]
+    pub fn is_dedicated(&self) -> bool {
+        self.dedicated.load(Ordering::Acquire)
+    }
+
+    /// Sets whether each tenant has a connection of its own.
+    pub fn set_dedicated(&self, dedicated: bool) {
+        self.dedicated.store(dedicated, Ordering::Release);
     }
 
     /// Whether a bridge is up.

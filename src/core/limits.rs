@@ -295,6 +295,17 @@ pub const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 pub const REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before an edge is dialled again, in milliseconds.
 pub const REDIAL_MS_MAX: u64 = 5_000;
+/// How long a dedicated edge counts a tenant as carried whose connection is not up yet, in milliseconds from the bridge's
+/// start: its lanes wait, bounded as ever. A dial and a second one after a pause fit in; then the tenant's routes pass by.
+pub const TENANT_CONNECTION_MS_MAX: u64 = 2_000;
+/// Batches that may lie between the scheduler and one tenant's connection: one that is written, and resets of idle lanes.
+pub const TENANT_BATCHES_MAX: usize = 4;
+/// Connections of tenants that wait for one bridge to take them in: two for each tenant of a large edge, and no more memory
+/// for a peer that opens them without end. Further ones are refused and dial again.
+pub const TENANT_ATTACHES_MAX: usize = 1024;
+/// How often within a minute one tenant's connection is taken in on one bridge: far above any back-off of redials, and few
+/// enough that nobody is rerouted all the time.
+pub const TENANT_ATTACHES_PER_MINUTE_MAX: u32 = 60;
 /// Pause before a broker dials again whose peer knows another one with its name, in milliseconds (DESIGN section 5).
 pub const DUPLICATE_NODE_MS: u64 = 30_000;
 /// Interval of liveness probes on a bridge, in milliseconds (DESIGN section 5).

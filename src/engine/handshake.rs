@@ -8,14 +8,17 @@ use std::collections::HashSet;
 use glocal_core::bundle::TenantIdForm;
 use glocal_core::edge::{Edge, TenantSet};
 use glocal_core::limits::{ALLOWED_SET_MACS_MAX, TENANTS_MAX};
-use glocal_core::name::{Label, NodeId};
+use glocal_core::name::NodeId;
 use glocal_core::tenant::TenantKey;
-use glocal_wire::control::{AllowedSet, BridgeHello, PROTOCOL_VERSION};
+use glocal_wire::control::{AllowedSet, BridgeHello, FEATURE_DEDICATED, PROTOCOL_VERSION};
 
 use crate::shared::Shared;
 
 /// The code of one tenant under the key of one connection.
 pub type Mac = [u8; 16];
+
+/// The code of [`HandshakeError::Mode`], by which the other end knows it again.
+pub const EDGE_MODE_CODE: &str = "edge-mode";
 
 /// Why a bridge is not opened. Each is its own state in logs, metrics and `status`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +35,18 @@ pub enum HandshakeError {
     /// The peer speaks of an edge that this side does not have with it.
     #[error("no such edge between these nodes")]
     Edge,
+    /// One side of the edge gives each tenant a connection of its own, the other does not.
+    #[error(
+        "the mode of edge '{edge}' is \"{ours}\" here and \"{theirs}\" at the other end: both ends must have the same"
+    )]
+    Mode {
+        /// The edge.
+        edge: String,
+        /// The mode of the end that says so.
+        ours: &'static str,
+        /// The mode of the other.
+        theirs: &'static str,
+    },
     /// Plain and opaque tenant ids do not mix.
     #[error("one side has plain tenant ids, the other opaque ones")]
     TenantIdForm,
@@ -55,6 +70,7 @@ impl HandshakeError {
             Self::Fabric => "fabric",
             Self::Node => "node-name",
             Self::Edge => "unknown-edge",
+            Self::Mode { .. } => EDGE_MODE_CODE,
             Self::TenantIdForm => "tenant-id-form",
             Self::MaxPayload => "max-payload",
             Self::TooManyTenants => "too-many-tenants",
@@ -65,14 +81,14 @@ impl HandshakeError {
 
 /// This side's hello for `edge`.
 #[must_use]
-pub fn hello(shared: &Shared, edge: &Label, dial: u64) -> BridgeHello {
+pub fn hello(shared: &Shared, edge: &Edge, dial: u64) -> BridgeHello {
     BridgeHello {
         versions: vec![PROTOCOL_VERSION],
-        features: 0,
+        features: if edge.is_dedicated() { FEATURE_DEDICATED } else { 0 },
         fabric: shared.fabric.to_string(),
         node: shared.node.to_string(),
         incarnation: shared.incarnation,
-        edge: edge.to_string(),
+        edge: edge.name().to_string(),
         dial,
         max_payload: shared.max_payload_bytes,
         tenant_id_form: form_code(shared.tenant_id_form),
@@ -114,8 +130,19 @@ pub fn check_hello(
     }
     let links = shared.links();
     let is_meant = |edge: &Edge| edge.name().as_str() == hello.edge && edge.peer() == peer && !edge.is_retired();
-    let link = links.iter().find(|l| is_meant(l.edge()));
-    link.map(|l| l.edge().key()).ok_or(HandshakeError::Edge)
+    let link = links.iter().find(|l| is_meant(l.edge())).ok_or(HandshakeError::Edge)?;
+    let is_dedicated = hello.features & FEATURE_DEDICATED != 0;
+    if is_dedicated != link.edge().is_dedicated() {
+        let (ours, theirs) = (mode(!is_dedicated), mode(is_dedicated));
+        return Err(HandshakeError::Mode { edge: link.edge().name().to_string(), ours, theirs });
+    }
+    Ok(link.edge().key())
+}
+
+/// The value of the configuration key `mode`.
+#[must_use]
+pub const fn mode(is_dedicated: bool) -> &'static str {
+    if is_dedicated { "dedicated" } else { "shared" }
 }
 
 /// This side's allowed tenants as frames, in an order that tells nothing.

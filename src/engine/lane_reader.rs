@@ -19,7 +19,7 @@ use glocal_core::reliable::incoming::Bringer;
 use glocal_core::routes::BrokerIndex;
 use glocal_core::table::Match;
 use glocal_core::tally::Counts;
-use glocal_core::tenant::Tenant;
+use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
 use glocal_wire::FrameError;
 use glocal_wire::control::{self as wire, Control};
@@ -70,7 +70,28 @@ impl BridgeFault {
     }
 }
 
-/// What all data streams of one bridge share.
+/// Whose lanes a connection may carry, of those that its edge allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    /// Everybody's: the bridge of a shared edge.
+    Everybody,
+    /// One tenant's: its own connection beside the bridge of a dedicated edge.
+    One(TenantKey),
+    /// Nobody's: the bridge of a dedicated edge itself.
+    Nobody,
+}
+
+impl Carries {
+    fn has(self, tenant: TenantKey) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::One(one) => one == tenant,
+            Self::Nobody => false,
+        }
+    }
+}
+
+/// What all data streams of one bridge share, or of one tenant's connection.
 #[derive(Debug)]
 pub struct Incoming {
     /// The node's facts.
@@ -79,6 +100,7 @@ pub struct Incoming {
     pub edge: Arc<Edge>,
     /// The broker at the other end.
     pub peer: Arc<Principal>,
+    carries: Carries,
     lanes: AtomicUsize,
     partial_bytes: AtomicUsize,
     refusals: AtomicU64,
@@ -87,18 +109,30 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// A bridge on which nothing has arrived.
+    /// A connection that carries these lanes, on which nothing has arrived.
     #[must_use]
-    pub const fn new(shared: Arc<Shared>, edge: Arc<Edge>, peer: Arc<Principal>) -> Self {
+    pub const fn new(shared: Arc<Shared>, edge: Arc<Edge>, peer: Arc<Principal>, carries: Carries) -> Self {
         Self {
             shared,
             edge,
             peer,
+            carries,
             lanes: AtomicUsize::new(0),
             partial_bytes: AtomicUsize::new(0),
             refusals: AtomicU64::new(0),
             now: AtomicU64::new(0),
         }
+    }
+
+    /// Whether a lane of this tenant is read here.
+    fn may_receive(&self, tenant: TenantKey) -> bool {
+        self.carries.has(tenant) && self.edge.may_receive(tenant)
+    }
+
+    /// Counts a lane, or a slice of one, that is not read here. A tenant's lane on another one's connection is nothing that
+    /// a change at one end explains.
+    fn refuse_lane(&self, is_misplaced: bool) -> Result<(), BridgeFault> {
+        if is_misplaced { self.hold_against_it() } else { self.refuse() }
     }
 
     /// Counts something the peer should not have sent. While the two ends may know different bundles, it is not held against
@@ -107,10 +141,15 @@ impl Incoming {
     /// # Errors
     /// [`BridgeFault::Refusals`] when it has happened too often.
     pub fn refuse(&self) -> Result<(), BridgeFault> {
-        self.edge.refused.add(1);
         if self.edge.is_excused(Time(self.now.load(Ordering::Relaxed))) {
+            self.edge.refused.add(1);
             return Ok(());
         }
+        self.hold_against_it()
+    }
+
+    fn hold_against_it(&self) -> Result<(), BridgeFault> {
+        self.edge.refused.add(1);
         if self.refusals.fetch_add(1, Ordering::Relaxed) >= BRIDGE_REFUSALS_MAX {
             return Err(BridgeFault::Refusals);
         }
@@ -141,6 +180,8 @@ struct RemoteSender {
 struct Lane {
     /// `None` where the tenant is not allowed on this edge: everything in the lane is skipped.
     tenant: Option<Arc<Tenant>>,
+    /// Whether it belongs on another connection.
+    is_misplaced: bool,
     class: Class,
     buffer: LaneBuffer,
     brokers: HashMap<u32, (BrokerIndex, u64)>,
@@ -201,14 +242,14 @@ impl LaneReader {
             let before = state.buffer.buffered_bytes();
             let taken = state.on_bytes(&self.incoming, bytes, (&mut self.turn, self.bringer), now, arrivals);
             let after = state.buffer.buffered_bytes();
-            let refused = state.tenant.is_none();
+            let refused = state.tenant.is_none().then_some(state.is_misplaced);
             self.account(before, after)?;
             let ended = std::mem::take(&mut arrivals.batch.finished).into_iter();
             arrivals.commands.extend(ended.map(|(session, sid)| Command::Unsubscribe { session, sid, max: None }));
             taken?;
-            if refused && self.slices.is_between_slices() {
+            if let Some(is_misplaced) = refused.filter(|_| self.slices.is_between_slices()) {
                 // Counted by slice, however the stream was cut into chunks.
-                self.incoming.refuse()?;
+                self.incoming.refuse_lane(is_misplaced)?;
             }
         }
     }
@@ -224,13 +265,15 @@ impl LaneReader {
         }
         let shared = &self.incoming.shared;
         let known = shared.tenant(tenant);
-        let allowed = known.filter(|t| self.incoming.edge.may_receive(t.key()));
+        let is_misplaced = known.as_ref().is_some_and(|t| !self.incoming.carries.has(t.key()));
+        let allowed = known.filter(|t| self.incoming.may_receive(t.key()));
         let refused = allowed.is_none();
         let limits = FrameLimits::open(shared.max_payload_bytes);
         self.lanes.insert(
             id,
             Lane {
                 tenant: allowed,
+                is_misplaced,
                 class,
                 buffer: LaneBuffer::new(limits),
                 brokers: HashMap::new(),
@@ -241,7 +284,7 @@ impl LaneReader {
         );
         if refused {
             arrivals.refused.push(tenant.to_owned());
-            self.incoming.refuse()?;
+            self.incoming.refuse_lane(is_misplaced)?;
         }
         Ok(())
     }
@@ -284,7 +327,7 @@ impl Lane {
         arrivals: &mut Arrivals,
     ) -> Result<(), BridgeFault> {
         let Some(tenant) = self.tenant.clone() else { return Ok(()) };
-        if !incoming.edge.may_receive(tenant.key()) {
+        if !incoming.may_receive(tenant.key()) {
             // Narrowed while the lane was open.
             self.buffer.discard();
             self.tenant = None;

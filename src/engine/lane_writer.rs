@@ -18,6 +18,8 @@ use crate::shared::Shared;
 /// Bytes for one data stream.
 #[derive(Debug)]
 pub struct StreamWrite {
+    /// Whose lanes they are of; of several tenants, on a shared edge, the first one's.
+    pub tenant: TenantKey,
     /// The stream, below [`BRIDGE_STREAMS`].
     pub stream: usize,
     /// What to write, in order.
@@ -39,7 +41,7 @@ struct OutLane {
     used: Time,
 }
 
-/// The lanes this side has opened on one bridge.
+/// The lanes this side has opened on one bridge, or on the tenants' connections beside it.
 #[derive(Debug, Default)]
 pub struct LaneWriter {
     newest_lane: u32,
@@ -82,6 +84,7 @@ impl LaneWriter {
             self.joined.reserve(JOINED_BYTES);
         }
         let tenants = shared.tenants();
+        let apart = link.edge().is_dedicated();
         writes.extend(self.reset_purged(lanes, &tenants));
         while filled < max_bytes {
             self.parts.clear();
@@ -98,9 +101,10 @@ impl LaneWriter {
                 continue;
             };
             let stream = stream_of(tenant.id().as_str());
-            if writes.last().is_none_or(|last| last.stream != stream) {
+            let is_next = |last: &StreamWrite| last.stream == stream && (!apart || last.tenant == slice.tenant);
+            if !writes.last().is_some_and(is_next) {
                 self.finish_part(writes.last_mut());
-                writes.push(StreamWrite { stream, parts: Vec::new() });
+                writes.push(StreamWrite { tenant: slice.tenant, stream, parts: Vec::new() });
             }
             let before = self.joined.len();
             self.head(slice.tenant, slice.class, tenant.id().as_str(), slice.bytes, now);
@@ -170,7 +174,13 @@ impl LaneWriter {
         let mut lanes: Vec<_> = self.lanes.extract_if(|(t, _), _| *t == tenant).map(|(_, lane)| lane.id).collect();
         lanes.sort_unstable();
         let parts: Vec<_> = lanes.into_iter().map(reset).collect();
-        (!parts.is_empty()).then(|| StreamWrite { stream: stream_of(id), parts })
+        (!parts.is_empty()).then(|| StreamWrite { tenant, stream: stream_of(id), parts })
+    }
+
+    /// Forgets the lanes of a tenant whose connection is another one now: its lanes are opened afresh there. Numbers go on,
+    /// as those of lanes on one stream must.
+    pub fn forget(&mut self, tenant: TenantKey) {
+        self.lanes.retain(|(of, _), _| *of != tenant);
     }
 
     /// Resets the lanes that have been empty and unused for [`LANE_IDLE_MS`], so that neither side remembers them.
@@ -192,8 +202,8 @@ impl LaneWriter {
             }
             self.lanes.remove(&(tenant, class));
             lanes.forget_lane(tenant, class);
-            if let Some(tenant) = shared.tenants().by_key(tenant) {
-                writes.push(StreamWrite { stream: stream_of(tenant.id().as_str()), parts: vec![reset(id)] });
+            if let Some(held) = shared.tenants().by_key(tenant) {
+                writes.push(StreamWrite { tenant, stream: stream_of(held.id().as_str()), parts: vec![reset(id)] });
             }
         }
         writes

@@ -9,6 +9,7 @@ pub mod advisory;
 pub mod allowance;
 pub mod batch;
 pub mod client;
+pub mod dedicated;
 pub mod driver;
 pub mod gossip;
 pub mod handshake;

@@ -20,7 +20,7 @@ use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use glocal_wire::slice::{OpenHeader, SliceHeader, SliceKind};
 
 use crate::driver::{Command, Driver, Outcome};
-use crate::lane_reader::{Arrivals, BridgeFault, Incoming, LaneReader};
+use crate::lane_reader::{Arrivals, BridgeFault, Carries, Incoming, LaneReader};
 use crate::link::Link;
 use crate::machine::Machine;
 use crate::session::{Effects, NativeSession, SessionEnd};
@@ -229,7 +229,7 @@ impl Node {
     pub(crate) fn incoming(&self, number: usize) -> Arc<Incoming> {
         let edge = Arc::clone(self.link(number).edge());
         let peer = node_principal(&edge.peer().to_string());
-        Arc::new(Incoming::new(Arc::clone(&self.shared), edge, peer))
+        Arc::new(Incoming::new(Arc::clone(&self.shared), edge, peer, Carries::Everybody))
     }
 
     /// Applies what arrived; the outcomes of the commands come back.

@@ -130,8 +130,13 @@ fn admission(
     bundle_text: &str,
     now: UnixTime,
 ) -> Explanation {
-    let decision = if name.node.is_some() {
-        bundle.admit_node(&name, issuer, now).map(|_| Role::Node)
+    // A broker's leaf with a tenant as its O is for that tenant's connections alone.
+    let own = name.node.is_some().then(|| bundle.admit_node(&name, issuer, now));
+    let for_tenant = own == Some(Err(Deny::IssuerBinding)) && bundle.admit_tenant_leaf(&name, issuer, now).is_ok();
+    let decision = if for_tenant {
+        Ok(Role::Node)
+    } else if let Some(own) = own {
+        own.map(|_| Role::Node)
     } else {
         bundle.admit_client(&name, issuer, now)
     };
@@ -159,7 +164,11 @@ fn admission(
     match decision {
         Ok(role) => {
             let principal = Principal::from_leaf(name, role, issuer, pki::fingerprint(leaf));
-            let port = if principal.node().is_some() { "on a bridge port" } else { "on a client port" };
+            let port = match (principal.node().is_some(), for_tenant) {
+                (true, true) => "for its tenant's connections on dedicated edges",
+                (true, false) => "on a bridge port",
+                (false, _) => "on a client port",
+            };
             answer.pass("role", format!("admitted {port} as {role}: {principal}"));
             answer.principal = Some(principal);
             answer

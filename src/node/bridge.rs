@@ -7,16 +7,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use glocal_core::edge::EdgeKey;
+use aws_lc_rs::hmac;
+use glocal_core::edge::{EdgeKey, TenantSet};
 use glocal_core::identity::Principal;
 use glocal_core::limits::{HANDSHAKE_MS_MAX, TEXT_BYTES_MAX};
 use glocal_core::tenant::TenantKey;
 use glocal_engine::allowance::Allowance;
 use glocal_engine::driver::{Command, Outcome};
-use glocal_engine::handshake::{HandshakeError, Mac, PeerSet, allowed_frames, check_hello, hello};
-use glocal_engine::lane_reader::Incoming;
+use glocal_engine::handshake::{EDGE_MODE_CODE, HandshakeError, Mac, PeerSet, allowed_frames, check_hello, hello};
+use glocal_engine::lane_reader::{Carries, Incoming};
 use glocal_engine::link::Link;
-use glocal_wire::control::{BridgeError, BridgeHello, Control, Ready, clip};
+use glocal_wire::control::{BridgeError, BridgeHello, Control, FEATURE_DEDICATED, Ready, clip};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -27,15 +28,18 @@ use crate::trust::Usage;
 
 mod accept;
 mod control_stream;
+mod dedicated;
 mod dial;
 mod follow;
 mod reader;
 mod writer;
 
 pub(crate) use accept::serve;
+pub(crate) use dedicated::{AttachPoint, AttachRefusal};
 pub(crate) use dial::keep_dialled;
 
 use control_stream::ControlStream;
+use dedicated::TenantConnections;
 use follow::Follower;
 
 /// Label of the key under which allowed tenants are compared (RFC 8446 section 7.5).
@@ -60,7 +64,17 @@ impl Ended {
 
 impl From<HandshakeError> for Ended {
     fn from(error: HandshakeError) -> Self {
-        Self::new(Failure::Handshake, format!("{}: {error}", error.code()))
+        let failure = if error.code() == EDGE_MODE_CODE { Failure::EdgeMode } else { Failure::Handshake };
+        Self::new(failure, format!("{}: {error}", error.code()))
+    }
+}
+
+/// The peer's last word in a handshake.
+fn said_by_peer(error: &BridgeError) -> Ended {
+    if error.code == EDGE_MODE_CODE {
+        Ended::new(Failure::EdgeMode, format!("{EDGE_MODE_CODE}: the peer says: {}", error.text))
+    } else {
+        Ended::new(Failure::Handshake, &error.text)
     }
 }
 
@@ -74,9 +88,9 @@ struct Candidate {
 }
 
 /// Runs a connection as a bridge until it ends.
-async fn run(context: &Context, candidate: Candidate) -> Ended {
+async fn run(context: &Context, candidate: Candidate, said: Option<(ControlStream, BridgeHello)>) -> Ended {
     let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
-    let greeted = match tokio::time::timeout(deadline, greet(context, &candidate)).await {
+    let greeted = match tokio::time::timeout(deadline, greet(context, &candidate, said)).await {
         Ok(Ok(greeted)) => greeted,
         Ok(Err(ended)) => {
             close(&candidate.connection, &ended);
@@ -99,7 +113,7 @@ async fn hold_edge(context: &Context, candidate: &Candidate, greeted: Greeted) -
     let Some(status) = context.edges.get(greeted.edge) else {
         return Ended::new(Failure::Handshake, "no such edge");
     };
-    let status = &*status;
+    let status = &status;
     let (cancel, number) = match take_edge(context, status, candidate, &greeted) {
         Ok(taken) => taken,
         Err(ended) => return ended,
@@ -126,41 +140,47 @@ struct Greeted {
     edge: EdgeKey,
     control: ControlStream,
     peer: BridgeHello,
+    /// Whether each tenant has a connection of its own, as both ends have said.
+    is_dedicated: bool,
 }
 
-/// Exchanges hellos: the dialler speaks first.
-async fn greet(context: &Context, candidate: &Candidate) -> Result<Greeted, Ended> {
+/// Exchanges hellos: the dialler speaks first, and what it `said` the other side has read.
+async fn greet(
+    context: &Context,
+    candidate: &Candidate,
+    said: Option<(ControlStream, BridgeHello)>,
+) -> Result<Greeted, Ended> {
     let shared = &context.shared;
     let peer_node = candidate.principal.node().ok_or_else(|| Ended::new(Failure::WrongName, "no node name"))?;
     let connection = &candidate.connection;
     let (mut control, edge, peer) = if let Some((edge, dial)) = candidate.dialled {
         let link = shared.link(edge).ok_or(HandshakeError::Edge)?;
         let mut control = ControlStream::open(connection).await?;
-        control.send(&hello(shared, link.edge().name(), dial).into()).await?;
+        control.send(&hello(shared, link.edge(), dial).into()).await?;
         let peer = control.hello().await?;
         if check_hello(shared, &peer, peer_node)? != edge {
             return Err(HandshakeError::Edge.into());
         }
         (control, edge, peer)
     } else {
-        let mut control = ControlStream::accept(connection).await?;
-        let peer = control.hello().await?;
+        let (mut control, peer) = said.ok_or_else(|| Ended::new(Failure::Fault, "no hello"))?;
         let checked = check_hello(shared, &peer, peer_node);
         let edge = match checked {
             Ok(edge) => edge,
             Err(error) => {
-                // The dialler learns what does not fit; if it does not listen any more, nothing is lost.
+                // The dialler learns what does not fit.
                 let body = BridgeError { code: error.code().to_owned(), text: error.to_string() };
-                let _ = control.send(&body.into()).await;
+                control.last_word(&body.into()).await;
                 return Err(error.into());
             }
         };
         let link = shared.link(edge).ok_or(HandshakeError::Edge)?;
-        control.send(&hello(shared, link.edge().name(), peer.dial).into()).await?;
+        control.send(&hello(shared, link.edge(), peer.dial).into()).await?;
         (control, edge, peer)
     };
     control.greeted();
-    Ok(Greeted { edge, control, peer })
+    let is_dedicated = peer.features & FEATURE_DEDICATED != 0;
+    Ok(Greeted { edge, control, peer, is_dedicated })
 }
 
 /// Makes this bridge the one that holds its edge and returns what ends it and its number, or says why another one stays.
@@ -175,10 +195,7 @@ fn take_edge(
     /// Dials this close together are taken to overlap, in milliseconds.
     const OVERLAP_MS: u64 = 2_000;
     let now = context.clock.now();
-    let age = match candidate.dialled {
-        Some((_, dial)) => (context.shared.incarnation, dial),
-        None => (greeted.peer.incarnation, greeted.peer.dial),
-    };
+    let age = age_of(context, candidate, greeted);
     let dialled = candidate.dialled.is_some();
     let key = candidate.chain.leaf_key();
     let mut holder = status.holder.lock();
@@ -209,7 +226,7 @@ fn take_edge(
 
 async fn serve_bridge(
     context: &Context,
-    status: &EdgeStatus,
+    status: &Arc<EdgeStatus>,
     candidate: &Candidate,
     mut greeted: Greeted,
     cancel: CancellationToken,
@@ -230,7 +247,8 @@ async fn serve_bridge(
         Err(_) => return Ended::new(Failure::Silent, "no allowed set in time"),
     };
     let effective = allowance.accepts();
-    let tenants = effective.len();
+    let allowed = effective.len();
+    let tenants = tenants_of(context, status, &link, candidate, &greeted, &effective);
     let up = Command::EdgeUp { edge, effective, peer_incarnation: greeted.peer.incarnation };
     let lists = match context.control.apply(vec![up]).await.first() {
         Some(Outcome::Lists(lists)) => *lists,
@@ -241,15 +259,48 @@ async fn serve_bridge(
             let remote = candidate.connection.remote_address().to_string();
             let since = context.clock.now();
             let dialled = candidate.dialled.is_some();
-            status.up(State { since, dialled, remote: remote.clone(), allowed: tenants, ..State::default() });
-            tracing::info!(edge = %link.edge().name(), peer = %link.edge().peer(), %remote, tenants,
+            status.up(State { since, dialled, remote: remote.clone(), allowed, ..State::default() });
+            tracing::info!(edge = %link.edge().name(), peer = %link.edge().peer(), %remote, tenants = allowed,
                 "bridge up: {} <-> {}", context.shared.node, link.edge().peer());
-            carry(context, status, &link, candidate, (greeted.control, allowance), cancel).await
+            carry(context, status, &link, candidate, (greeted.control, allowance, tenants), cancel).await
         }
-        Err(ended) => ended,
+        Err(ended) => {
+            if let Some(tenants) = tenants {
+                tenants.end().await;
+            }
+            ended
+        }
     };
     context.control.apply(vec![Command::EdgeDown { edge }]).await;
     ended
+}
+
+/// The tenants' connections of a dedicated edge. From here on its lanes are held, each until its connection is up.
+fn tenants_of(
+    context: &Context,
+    status: &Arc<EdgeStatus>,
+    link: &Arc<Link>,
+    candidate: &Candidate,
+    greeted: &Greeted,
+    allowed: &TenantSet,
+) -> Option<TenantConnections> {
+    link.inbox().with(|lanes| lanes.sched_mut().gate(greeted.is_dedicated));
+    let bridge = (candidate.connection.clone(), Arc::clone(&candidate.principal), candidate.chain.leaf_key());
+    let age = age_of(context, candidate, greeted);
+    greeted.is_dedicated.then(|| {
+        let age = (age, candidate.dialled.is_some());
+        let mut tenants = TenantConnections::new(context, status, link, allowed, bridge, age);
+        tenants.arrange(allowed, allowed);
+        tenants
+    })
+}
+
+/// The life of the side that dialled, and the number of its dial.
+fn age_of(context: &Context, candidate: &Candidate, greeted: &Greeted) -> (u64, u64) {
+    match candidate.dialled {
+        Some((_, dial)) => (context.shared.incarnation, dial),
+        None => (greeted.peer.incarnation, greeted.peer.dial),
+    }
 }
 
 /// Exchanges the allowed sets of both sides.
@@ -269,7 +320,7 @@ async fn settle(
     while !peer.is_complete() {
         match control.receive().await? {
             Control::AllowedSet(frame) => peer.add(frame)?,
-            Control::BridgeError(error) => return Err(Ended::new(Failure::Handshake, error.text)),
+            Control::BridgeError(error) => return Err(said_by_peer(&error)),
             other => return Err(Ended::new(Failure::Fault, format!("unexpected {}", other.name()))),
         }
     }
@@ -278,11 +329,7 @@ async fn settle(
 
 /// The tenants that configuration and bundle allow here, each with its code under this connection's key.
 fn own_macs(context: &Context, link: &Link, connection: &quinn::Connection) -> Result<Vec<(TenantKey, Mac)>, Ended> {
-    let mut secret = [0; 32];
-    connection
-        .export_keying_material(&mut secret, EXPORTER_LABEL, link.edge().name().as_str().as_bytes())
-        .map_err(|_| Ended::new(Failure::Handshake, "the connection exports no key"))?;
-    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &secret);
+    let key = exported_key(connection, EXPORTER_LABEL, link)?;
     let name = link.edge().name();
     let (config, trust) = (context.config(), context.trust());
     let configured = config.edges.iter().find(|e| e.name == *name);
@@ -291,11 +338,24 @@ fn own_macs(context: &Context, link: &Link, connection: &quinn::Connection) -> R
         trust.bundle().edge_allows(name, tenant.id().as_str())
             && configured.is_some_and(|edge| edge.tenants.matches(tenant.id()))
     });
-    let code = |id: &str| {
-        let tag = aws_lc_rs::hmac::sign(&key, id.as_bytes());
-        tag.as_ref().first_chunk::<16>().copied().unwrap_or_default()
-    };
-    Ok(allowed.map(|tenant| (tenant.key(), code(tenant.id().as_str()))).collect())
+    Ok(allowed.map(|tenant| (tenant.key(), code_of(&key, tenant.id().as_str()))).collect())
+}
+
+/// What TLS exports under a label, for this edge.
+fn exported(connection: &quinn::Connection, label: &[u8], link: &Link) -> Result<[u8; 32], Ended> {
+    let mut secret = [0; 32];
+    let exported = connection.export_keying_material(&mut secret, label, link.edge().name().as_str().as_bytes());
+    exported.map(|()| secret).map_err(|_| Ended::new(Failure::Handshake, "the connection exports no key"))
+}
+
+/// The same as a key for codes.
+fn exported_key(connection: &quinn::Connection, label: &[u8], link: &Link) -> Result<hmac::Key, Ended> {
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &exported(connection, label, link)?))
+}
+
+/// The code of a tenant.
+fn code_of(key: &hmac::Key, tenant: &str) -> Mac {
+    hmac::sign(key, tenant.as_bytes()).as_ref().first_chunk::<16>().copied().unwrap_or_default()
 }
 
 /// Carries traffic until something ends the bridge; everything that belongs to it ends with it.
@@ -304,25 +364,36 @@ async fn carry(
     status: &EdgeStatus,
     link: &Arc<Link>,
     candidate: &Candidate,
-    (control, allowance): (ControlStream, Allowance),
+    (control, allowance, tenants): (ControlStream, Allowance, Option<TenantConnections>),
     cancel: CancellationToken,
 ) -> Ended {
     let connection = &candidate.connection;
     let edge = Arc::clone(link.edge());
-    let incoming = Arc::new(Incoming::new(Arc::clone(&context.shared), edge, Arc::clone(&candidate.principal)));
+    // The bridge of a dedicated edge carries nobody itself.
+    let carries = if tenants.is_some() { Carries::Nobody } else { Carries::Everybody };
+    let incoming = Incoming::new(Arc::clone(&context.shared), edge, Arc::clone(&candidate.principal), carries);
+    let incoming = Arc::new(incoming);
     let usage = if candidate.dialled.is_some() { Usage::Server } else { Usage::Client };
-    let mut follower = Follower::new(context, link, connection, allowance);
+    let ways = tenants.as_ref().map(|tenants| Arc::clone(tenants.ways()));
+    let mut follower = Follower::new(context, link, connection, allowance, tenants);
+    let write = async {
+        match &ways {
+            Some(ways) => match dedicated::pump(context, link, ways).await {},
+            None => writer::run(context, connection, link).await,
+        }
+    };
     let mut readers = JoinSet::new();
     let ended = tokio::select! {
         biased;
         () = cancel.cancelled() => replaced(),
         ended = control_stream::run(context, status, &mut follower, control, &candidate.chain, usage) => ended,
         ended = reader::run(context, connection, &incoming, &mut readers) => ended,
-        ended = writer::run(context, connection, link) => ended,
+        ended = write => ended,
         reason = connection.closed() => closed(&reason),
     };
     // None of them may still route for this bridge when the next one of the edge comes up.
     readers.shutdown().await;
+    follower.end().await;
     // A stream that breaks first knows less than the connection.
     match connection.close_reason() {
         Some(reason) if ended.failure == Failure::Closed => closed(&reason),
@@ -336,6 +407,9 @@ fn closed(error: &quinn::ConnectionError) -> Ended {
     match error {
         E::ApplicationClosed(close) if close.reason == Failure::DuplicateNode.code().as_bytes() => {
             Ended::new(Failure::DuplicateNode, "the peer knows another broker with this name and another key")
+        }
+        E::ApplicationClosed(close) if close.reason == Failure::EdgeMode.code().as_bytes() => {
+            Ended::new(Failure::EdgeMode, "edge-mode: the mode of the edge is another one at the other end")
         }
         E::ApplicationClosed(close) => {
             Ended::new(Failure::Closed, format!("closed by the peer: {}", String::from_utf8_lossy(&close.reason)))

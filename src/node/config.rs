@@ -172,8 +172,29 @@ pub struct EdgeConfig {
     pub rate_bits_per_second: Option<u64>,
     /// `metric`: added to the measured cost of the edge.
     pub metric: u32,
+    /// `certificates`: this node's certificates for connections of single tenants, at most one for each.
+    pub certificates: Vec<TenantCertificate>,
     /// Line of the entry in the file.
     pub line: usize,
+}
+
+/// One `[[edges.certificates]]` entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantCertificate {
+    /// `tenant`.
+    pub tenant: TenantId,
+    /// `certificate`: PEM chain, leaf first.
+    pub certificate: PathBuf,
+    /// `key`: PEM of the leaf's private key.
+    pub key: PathBuf,
+}
+
+impl EdgeConfig {
+    /// The certificate configured for a tenant's connection.
+    #[must_use]
+    pub fn certificate_of(&self, tenant: &TenantId) -> Option<&TenantCertificate> {
+        self.certificates.iter().find(|certificate| certificate.tenant == *tenant)
+    }
 }
 
 /// What a successful compilation gives: the value, and what an operator should know about it.
@@ -225,6 +246,10 @@ impl Config {
         ];
         if let SecretSource::File(path) = &self.node_key {
             files.push(("node_key", path));
+        }
+        for certificate in self.edges.iter().flat_map(|edge| &edge.certificates) {
+            files.push(("edges.certificates.certificate", certificate.certificate.as_path()));
+            files.push(("edges.certificates.key", certificate.key.as_path()));
         }
         files
     }

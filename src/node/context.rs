@@ -12,12 +12,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::bridge::AttachRefusal;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::edge_status::EdgeStatuses;
 use crate::live::Live;
 use crate::reload::Reloader;
-use crate::trust::Trust;
+use crate::trust::{BridgeCertificates, Trust};
 
 /// Handles of one running node. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Context {
     pub changes: Changes,
     /// The endpoint of bridges.
     pub bridges: quinn::Endpoint,
+    /// What the endpoint of bridges presents.
+    pub bridge_certificates: Arc<BridgeCertificates>,
     /// Counters of the node itself.
     pub counters: Arc<NodeCounters>,
     /// Cancelled when the node begins to leave: no new sessions.
@@ -92,6 +95,8 @@ pub struct NodeCounters {
     pub bridge_faults: Counter,
     /// Bridges refused since another broker bears the same name.
     pub duplicate_nodes: Counter,
+    /// Connections of single tenants that were not attached to a bridge, by reason.
+    pub attaches_refused: [Counter; AttachRefusal::ALL.len()],
 }
 
 /// A number that goes up and down.

@@ -1,13 +1,17 @@
 //! How each edge is, for logs, `status` and metrics: the truth of the last attempt, in words a script can test.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use glocal_core::count::Counter;
 use glocal_core::edge::{Edge, EdgeKey};
 use glocal_core::identity::KeyId;
+use glocal_core::tenant::TenantKey;
 use glocal_core::time::Time;
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
+
+use crate::bridge::AttachPoint;
 
 /// Why there is no bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,11 +36,13 @@ pub enum Failure {
     Closed,
     /// Another broker with a key of its own bears the same name, and lives.
     DuplicateNode,
+    /// The edge has another mode at the other end.
+    EdgeMode,
 }
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NobodyThere,
         Self::WrongCa,
         Self::Expired,
@@ -47,6 +53,7 @@ impl Failure {
         Self::Fault,
         Self::Closed,
         Self::DuplicateNode,
+        Self::EdgeMode,
     ];
 
     /// The stable code: log field, metric label, `status` field.
@@ -63,6 +70,7 @@ impl Failure {
             Self::Fault => "fault",
             Self::Closed => "closed",
             Self::DuplicateNode => "duplicate-node",
+            Self::EdgeMode => "edge-mode",
         }
     }
 }
@@ -84,6 +92,35 @@ pub struct State {
     pub rtt_micros: u64,
     /// Tenants configured here that the bundle allows.
     pub allowed: usize,
+}
+
+/// The connection of one tenant of a dedicated edge whose bridge is up.
+#[derive(Clone, Debug, Default)]
+pub struct TenantState {
+    /// Whether it is up.
+    pub up: bool,
+    /// Why it is not up; `None` while up or before the first attempt.
+    pub failure: Option<Failure>,
+    /// The failure in words.
+    pub detail: String,
+    /// When it came up or went down.
+    pub since: Time,
+    /// The peer's address, which for one that this side accepted is also its own.
+    pub remote: String,
+    /// Whether the peer is there under a certificate of the tenant, and not under its own.
+    pub under_tenant: bool,
+    /// Smoothed round-trip time, in microseconds.
+    pub rtt_micros: u64,
+    /// How often it came up while the bridge was up.
+    pub ups: u64,
+}
+
+impl TenantState {
+    /// The state in one word that scripts can test: `up`, `connecting`, or why not.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        if self.up { "up" } else { self.failure.map_or("connecting", |failure| failure.code()) }
+    }
 }
 
 /// The bridge that holds an edge now.
@@ -118,6 +155,14 @@ pub struct EdgeStatus {
     pub ups: Counter,
     failures: [Counter; Failure::ALL.len()],
     numbers: Counter,
+    /// The tenants' connections of a dedicated edge, while its bridge is up.
+    tenants: Mutex<BTreeMap<TenantKey, TenantState>>,
+    /// Connections of tenants that came up.
+    pub tenant_ups: Counter,
+    /// Connections of tenants that ended or did not come up.
+    pub tenant_failures: Counter,
+    /// Where tenants' connections are attached, while a bridge of a dedicated edge is up that this side accepted.
+    pub(crate) attach: Mutex<Option<AttachPoint>>,
 }
 
 impl EdgeStatus {
@@ -173,6 +218,22 @@ impl EdgeStatus {
         self.failures.get(failure as usize).map_or(0, Counter::value)
     }
 
+    /// The tenants' connections, while the bridge of a dedicated edge is up.
+    #[must_use]
+    pub fn tenants(&self) -> BTreeMap<TenantKey, TenantState> {
+        self.tenants.lock().clone()
+    }
+
+    /// Changes what is known of one tenant's connection.
+    pub(crate) fn tenant(&self, tenant: TenantKey, change: impl FnOnce(&mut TenantState)) {
+        change(self.tenants.lock().entry(tenant).or_default());
+    }
+
+    /// Forgets the connections of tenants that are not among these.
+    pub(crate) fn retain_tenants(&self, keep: impl Fn(TenantKey) -> bool) {
+        self.tenants.lock().retain(|tenant, _| keep(*tenant));
+    }
+
     /// A number no other bridge of this edge has.
     pub fn next_number(&self) -> u64 {
         self.numbers.add(1);
@@ -204,6 +265,10 @@ impl EdgeStatuses {
             ups: Counter::default(),
             failures: std::array::from_fn(|_| Counter::default()),
             numbers: Counter::default(),
+            tenants: Mutex::default(),
+            tenant_ups: Counter::default(),
+            tenant_failures: Counter::default(),
+            attach: Mutex::default(),
         };
         self.0.write().extend(edges.into_iter().map(|edge| Arc::new(status(edge))));
     }

@@ -2,6 +2,7 @@
 //! message. Tenant labels are shown on the operators' listener only.
 
 use std::fmt;
+use std::sync::Arc;
 
 use glocal_core::count::{ClassCounters, Counter, Drop as DropReason};
 use glocal_core::deny::{Access, Deny};
@@ -12,6 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use crate::bridge::AttachRefusal;
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure};
 use crate::reload::BundleRefusal;
@@ -109,12 +111,35 @@ impl NodeCollector {
             })
         });
         counters(e, "edge_failures", "Bridges that ended or did not come up", happened(failures))?;
+        self.tenant_connections(e, &edges)?;
         let links = context.shared.links();
         let queued = links.iter().filter(|link| !link.edge().is_retired()).map(|link| {
             let labels = vec![("edge", link.edge().name().to_string())];
             (labels, link.inbox().with(|lanes| lanes.sched().backlog_bytes()) as u64)
         });
         gauges(e, "edge_queued_bytes", "Bytes waiting for an edge", queued.collect())
+    }
+
+    /// The tenants' connections of dedicated edges.
+    fn tenant_connections(&self, e: &mut DescriptorEncoder<'_>, edges: &[Arc<EdgeStatus>]) -> fmt::Result {
+        let tenants = self.0.shared.tenants();
+        let up = edges.iter().flat_map(|status| {
+            status.tenants().into_iter().filter_map(|(key, state)| {
+                let tenant = tenants.by_key(key)?.id().to_string();
+                Some((vec![("edge", status.edge().name().to_string()), ("tenant", tenant)], u64::from(state.up)))
+            })
+        });
+        gauges(e, "edge_tenant_up", "Whether a tenant's own connection is up", up.collect())?;
+        let of = |value: fn(&EdgeStatus) -> u64| -> Samples {
+            let dedicated = edges.iter().filter(|status| status.edge().is_dedicated());
+            dedicated.map(|s| (vec![("edge", s.edge().name().to_string())], value(s))).collect()
+        };
+        let (ups, failures) = (of(|s| s.tenant_ups.value()), of(|s| s.tenant_failures.value()));
+        counters(e, "edge_tenant_ups", "Tenants' own connections that came up", ups)?;
+        counters(e, "edge_tenant_failures", "Tenants' own connections that ended or did not come up", failures)?;
+        let refused = AttachRefusal::ALL.iter().zip(&self.0.counters.attaches_refused);
+        let refused = refused.map(|(reason, count)| (vec![("reason", reason.code().to_owned())], count.value()));
+        counters(e, "attaches_refused", "Tenants' own connections that were not taken in", happened(refused))
     }
 
     fn tenants(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::bridge;
+use crate::config::Config;
 use crate::context::{Changes, Context, ControlHandle, NodeCounters};
 use crate::control_task;
 use crate::edge_status::EdgeStatuses;
@@ -25,7 +26,7 @@ use crate::reliable_task;
 use crate::reload;
 use crate::start::{Listening, Prepared, StartError};
 use crate::state::{StateLock, write_atomically};
-use crate::trust::tls;
+use crate::trust::{BridgeCertificates, Trust, tls};
 
 /// How long tasks may take to end after everything was told to stop.
 const STOP: Duration = Duration::from_secs(2);
@@ -69,11 +70,8 @@ impl Node {
         let ops_listener = optional("ops_listen", config.ops_listen).await?;
         let nats_listener = optional("nats_port", config.nats_tcp).await?;
         let nats_ws_listener = optional("nats_ws_port", config.nats_ws).await?;
-        let quic =
-            endpoint(config.native_quic, tls::native_quic_server_config(&trust)?, quinn::EndpointConfig::default())
-                .map_err(listen("quic_port", config.native_quic))?;
-        let bridges = endpoint(config.bridge, tls::bridge_server_config(&trust)?, tls::bridge_endpoint_config())
-            .map_err(listen("bridge_port", config.bridge))?;
+        let bridge_certificates = BridgeCertificates::new(trust.now().identity());
+        let (quic, bridges) = quic_endpoints(&config, &trust, &bridge_certificates)?;
         let (socket, socket_path) = admin::bind(&config.state_dir).map_err(|(path, source)| StartError::Listen {
             key: "state_dir",
             address: path.display().to_string(),
@@ -88,6 +86,7 @@ impl Node {
             reloader: Arc::new(reloader),
             changes: Changes::default(),
             bridges: bridges.clone(),
+            bridge_certificates,
             advisor: Arc::new(Advisor::new(Arc::clone(&shared))),
             shared,
             clock,
@@ -210,10 +209,25 @@ fn listen(key: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) -> 
     move |source| StartError::Listen { key, address: address.to_string(), source }
 }
 
+/// The endpoints of native sessions and of bridges.
+fn quic_endpoints(
+    config: &Config,
+    trust: &Live<Trust>,
+    certificates: &Arc<BridgeCertificates>,
+) -> Result<(quinn::Endpoint, quinn::Endpoint), StartError> {
+    let native = tls::native_quic_server_config(trust)?;
+    let native = endpoint(config.native_quic, Some(native), quinn::EndpointConfig::default())
+        .map_err(listen("quic_port", config.native_quic))?;
+    let bridges = tls::bridge_server_config_with(trust, Arc::clone(certificates))?;
+    let bridges = endpoint(config.bridge, Some(bridges), tls::bridge_endpoint_config())
+        .map_err(listen("bridge_port", config.bridge))?;
+    Ok((native, bridges))
+}
+
 /// A QUIC endpoint with socket buffers that do not drop what a burst brings.
-fn endpoint(
+pub(crate) fn endpoint(
     address: SocketAddr,
-    server: quinn::ServerConfig,
+    server: Option<quinn::ServerConfig>,
     config: quinn::EndpointConfig,
 ) -> std::io::Result<quinn::Endpoint> {
     let socket = std::net::UdpSocket::bind(address)?;
@@ -222,7 +236,7 @@ fn endpoint(
     let _ = buffers.set_recv_buffer_size(UDP_BUFFER_BYTES);
     let _ = buffers.set_send_buffer_size(UDP_BUFFER_BYTES);
     let runtime = quinn::default_runtime().ok_or_else(|| std::io::Error::other("no async runtime"))?;
-    quinn::Endpoint::new(config, Some(server), socket, runtime)
+    quinn::Endpoint::new(config, server, socket, runtime)
 }
 
 /// Says where the node listens, in the ready file and in the log.

@@ -17,7 +17,7 @@ use glocal_engine::shared::Shared;
 use tokio::sync::Mutex;
 
 use crate::bridge;
-use crate::config::{Config, EdgeConfig};
+use crate::config::{Config, EdgeConfig, EdgeMode};
 use crate::context::Context;
 use crate::start;
 use crate::trust::{self, unix_now};
@@ -228,6 +228,12 @@ impl Held {
             if let Some(link) = find_link(&self.links, edge) {
                 let was_retired = link.edge().is_retired();
                 link.edge().retire(false);
+                let is_dedicated = edge.mode == EdgeMode::Dedicated;
+                if link.edge().is_dedicated() != is_dedicated {
+                    // The next bridge is opened in the new mode.
+                    link.edge().set_dedicated(is_dedicated);
+                    end_bridge(context, link);
+                }
                 if rate(&before) != Some(edge.rate_bits_per_second) {
                     start::shape(link, edge.rate_bits_per_second, context.clock);
                 }
@@ -246,12 +252,17 @@ impl Held {
         }
         for link in self.links.iter().filter(|link| !kept.contains(&link.edge().key())) {
             link.edge().retire(true);
-            let status = context.edges.get(link.edge().key());
-            if let Some(held) = status.and_then(|status| status.holder.lock().as_ref().map(|h| h.cancel.clone())) {
-                held.cancel();
-            }
+            end_bridge(context, link);
         }
         dialled
+    }
+}
+
+/// Ends the bridge of an edge, if there is one.
+fn end_bridge(context: &Context, link: &Link) {
+    let status = context.edges.get(link.edge().key());
+    if let Some(held) = status.and_then(|status| status.holder.lock().as_ref().map(|h| h.cancel.clone())) {
+        held.cancel();
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use glocal_core::name::Class;
 use glocal_core::policy::{Administer, Permit};
 use glocal_core::tenant::{Tenant, TenantKey};
+use glocal_engine::handshake::mode;
 use serde::Serialize;
 
 use crate::config::{TenantGlob, TenantSet};
 use crate::context::{Context, KnownEdge};
+use crate::edge_status::EdgeStatus;
 
 /// Every edge of one node.
 #[derive(Debug, Serialize)]
@@ -36,6 +38,10 @@ pub struct EdgeSight {
     pub remote: String,
     /// Whether this side dialled.
     pub dialled: bool,
+    /// `shared` or `dedicated`.
+    pub mode: &'static str,
+    /// The tenants' connections of a dedicated edge whose bridge is up, by tenant.
+    pub connections: Vec<TenantSight>,
     /// Smoothed round-trip time in microseconds.
     pub rtt_us: u64,
     /// What crossing it costs, as both ends have told; `null` while they have not.
@@ -53,6 +59,27 @@ pub struct EdgeSight {
     /// Attempts to dial.
     pub dials: u64,
     /// Bridges that came up.
+    pub ups: u64,
+}
+
+/// The connection of one tenant.
+#[derive(Debug, Serialize)]
+pub struct TenantSight {
+    /// The tenant.
+    pub tenant: String,
+    /// `up`, `connecting`, or why not, as for edges.
+    pub state: &'static str,
+    /// The failure in words.
+    pub detail: String,
+    /// Seconds in this state.
+    pub since_s: u64,
+    /// The peer's address.
+    pub remote: String,
+    /// What the peer is there under: `node`, its own certificate, or `tenant`, one of the tenant; `null` while it is not up.
+    pub certificate: Option<&'static str>,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u64,
+    /// How often it came up since the bridge did.
     pub ups: u64,
 }
 
@@ -124,12 +151,7 @@ pub async fn edges(context: &Context, permit: &Permit<Administer<'_>>) -> EdgesR
     EdgesReport { node: context.shared.node.to_string(), edges }
 }
 
-fn edge(
-    context: &Context,
-    status: &crate::edge_status::EdgeStatus,
-    one: Option<TenantKey>,
-    known: &[KnownEdge],
-) -> EdgeSight {
+fn edge(context: &Context, status: &EdgeStatus, one: Option<TenantKey>, known: &[KnownEdge]) -> EdgeSight {
     let edge = status.edge();
     let state = status.state();
     let (config, trust) = (context.config(), context.trust());
@@ -151,6 +173,8 @@ fn edge(
         since_s: context.clock.now().micros_since(state.since) / 1_000_000,
         remote: state.remote,
         dialled: state.dialled,
+        mode: mode(edge.is_dedicated()),
+        connections: connections(context, status, &asked),
         rtt_us: state.rtt_micros,
         cost: known.iter().find(|k| k.name == edge.name().as_str()).and_then(|k| k.cost),
         metric: edge.metric(),
@@ -167,6 +191,27 @@ fn edge(
         dials: status.dials.value(),
         ups: status.ups.value(),
     }
+}
+
+/// The connections of the tenants that were asked about.
+fn connections(context: &Context, status: &EdgeStatus, asked: &[&Arc<Tenant>]) -> Vec<TenantSight> {
+    let (states, now) = (status.tenants(), context.clock.now());
+    let of = |tenant: &&Arc<Tenant>| {
+        let state = states.get(&tenant.key())?;
+        Some(TenantSight {
+            tenant: tenant.id().to_string(),
+            state: state.word(),
+            detail: state.detail.clone(),
+            since_s: now.micros_since(state.since) / 1_000_000,
+            remote: state.remote.clone(),
+            certificate: state.up.then_some(if state.under_tenant { "tenant" } else { "node" }),
+            rtt_us: state.rtt_micros,
+            ups: state.ups,
+        })
+    };
+    let mut found: Vec<_> = asked.iter().filter_map(of).collect();
+    found.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+    found
 }
 
 /// What the configuration says, where it is about the `one` tenant that was asked about.

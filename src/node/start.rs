@@ -101,6 +101,18 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// A certificate of a tenant's connection.
+    #[error("{}:{line}: edges: '{edge}': certificates", file.display())]
+    TenantLeaf {
+        /// The configuration file.
+        file: PathBuf,
+        /// The line of its edge.
+        line: usize,
+        /// The edge.
+        edge: String,
+        /// What is wrong.
+        source: Box<trust::TenantLeafError>,
+    },
     /// This node cannot sign for its edges.
     #[error("node_key: {}", file.display())]
     LinkKey {
@@ -163,6 +175,7 @@ pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
     let trust = Arc::new(trust.map_err(|source| StartError::Trust { place: place(&config, &source), source })?);
     let raw = Arc::new(config.clone());
     config.edges = edges(&config, &bundle)?;
+    check_tenant_leaves(&config, now)?;
     let lock = state::prepare(&config.state_dir)?;
     let incarnation = state::next_incarnation(&config.state_dir)?;
     let clock = Clock::start();
@@ -233,6 +246,23 @@ pub(crate) fn edges(config: &Config, bundle: &glocal_core::bundle::Bundle) -> Re
     Ok(config.edges.iter().map(|e| EdgeConfig { addresses: config.addresses_of(e), ..e.clone() }).collect())
 }
 
+/// Every configured certificate of a tenant's connection is of this node and that tenant. What the bundle says of it shows
+/// when the connection is made: a tenant may come and go there.
+pub(crate) fn check_tenant_leaves(config: &Config, now: glocal_core::time::UnixTime) -> Result<(), StartError> {
+    for edge in &config.edges {
+        for certificate in &edge.certificates {
+            let failed = |source| StartError::TenantLeaf {
+                file: config.file.clone(),
+                line: edge.line,
+                edge: edge.name.to_string(),
+                source: Box::new(source),
+            };
+            trust::load_tenant_leaf(certificate, &config.node, now).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
 fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) -> EdgeConfig {
     EdgeConfig {
         name,
@@ -242,6 +272,7 @@ fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) 
         mode: EdgeMode::Shared,
         rate_bits_per_second: None,
         metric: 0,
+        certificates: Vec::new(),
         line: 0,
     }
 }
@@ -289,6 +320,7 @@ fn assemble(
 pub(crate) fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Clock) -> Arc<Link> {
     let handle = Arc::new(Edge::new(key, edge.name.clone(), edge.peer.clone()));
     handle.set_metric(edge.metric);
+    handle.set_dedicated(edge.mode == EdgeMode::Dedicated);
     let link = Link::new(handle, HdwrrConfig::default());
     link.inbox().with(|lanes| {
         for tenant in tenants.iter().filter(|t| t.section().weight > 1) {

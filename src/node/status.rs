@@ -70,6 +70,8 @@ pub struct EdgeReport {
     pub remote: String,
     /// Whether this side dialled.
     pub dialled: bool,
+    /// `shared` or `dedicated`.
+    pub mode: &'static str,
     /// Round-trip time in microseconds.
     pub rtt_us: u64,
     /// Tenants it carries now.
@@ -167,6 +169,7 @@ fn edge_report(context: &Context, status: &crate::edge_status::EdgeStatus, one: 
         since_s: context.clock.now().micros_since(state.since) / 1_000_000,
         remote: state.remote,
         dialled: state.dialled,
+        mode: glocal_engine::handshake::mode(edge.is_dedicated()),
         rtt_us: state.rtt_micros,
         tenants: edge.effective().iter().filter(|key| one.is_none_or(|one| one == *key)).filter_map(name).collect(),
         queued_bytes: link.map_or(0, |link| link.inbox().with(|lanes| lanes.sched().backlog_bytes())),

@@ -21,6 +21,7 @@ mod link;
 mod peer;
 mod refusal;
 mod signed;
+mod tenant_leaf;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tls;
@@ -35,6 +36,7 @@ pub use signed::{
     BundleFileError, BundleLoadError, Unsigned, load_bundle, load_bundle_file, read_bundle_file, section_piece,
     verify_head,
 };
+pub use tenant_leaf::{BridgeCertificates, TenantLeafError, load_tenant_leaf};
 pub use verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 
 use chain::ChainCache;

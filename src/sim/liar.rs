@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use glocal_core::name::Class;
 use glocal_engine::driver::Outcome;
-use glocal_engine::lane_reader::{Arrivals, Incoming, LaneReader};
+use glocal_engine::lane_reader::{Arrivals, Carries, Incoming, LaneReader};
 use glocal_wire::control::{AnnounceBroker, AnnounceSender, Presence};
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
@@ -55,7 +55,7 @@ impl World {
         }) else {
             return Ok(());
         };
-        let incoming = Incoming::new(Arc::clone(&broker.shared), Arc::clone(link.edge()), peer);
+        let incoming = Incoming::new(Arc::clone(&broker.shared), Arc::clone(link.edge()), peer, Carries::Everybody);
         let mut reader = LaneReader::new(Arc::new(incoming));
         let mut arrivals = Arrivals::default();
         let _ = reader.on_chunk(Bytes::from(bytes), self.now, &mut arrivals);

@@ -12,7 +12,7 @@ use glocal_core::time::Time;
 use glocal_core::topology::{LinkError, LinkMessage};
 use glocal_engine::batch::Batch;
 use glocal_engine::driver::{Command, FOLLOW_MS, Outcome};
-use glocal_engine::lane_reader::{Arrivals, Incoming};
+use glocal_engine::lane_reader::{Arrivals, Carries, Incoming};
 use glocal_engine::machine::Machine as _;
 use glocal_engine::reliable;
 use glocal_engine::session::take_replies;
@@ -419,7 +419,10 @@ impl World {
         let Some(link) = broker.link(edge) else { return };
         let peer = self.plan.nodes.iter().find(|n| *n == link.edge().peer()).and_then(node_principal);
         if let Some(peer) = peer {
-            end.open(&Arc::new(Incoming::new(Arc::clone(&broker.shared), Arc::clone(link.edge()), peer)), self.now);
+            end.open(
+                &Arc::new(Incoming::new(Arc::clone(&broker.shared), Arc::clone(link.edge()), peer, Carries::Everybody)),
+                self.now,
+            );
         }
         other.ready = Some((ready, lists));
         self.tell_story(|| format!("bridge {number} of edge {edge} is up at node {node}, which sends {lists} lists"));

@@ -18,7 +18,8 @@ use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
 pub use body::{
     Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Delivered, Denied, Error, ForgetHandles,
     Goodbye, Hello, Interest, InterestSync, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Probe,
-    ProbeAck, Ready, Routed, Subscribe, Subscribed, Tallied, Tally, Unserved, Unsubscribe, Welcome, clip,
+    ProbeAck, Ready, Routed, Subscribe, Subscribed, Tallied, Tally, TenantAttach, TenantAttached, Unserved,
+    Unsubscribe, Welcome, clip,
 };
 pub use interest::{
     EdgeCut, InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd, PresenceRoot, PresenceSum,
@@ -32,6 +33,10 @@ use crate::{EncodeError, FrameError};
 
 /// The protocol version that this crate speaks, as offered in a hello.
 pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Bit of [`BridgeHello::features`]: this side's edge gives each tenant a connection of its own. Both sides must say the
+/// same.
+pub const FEATURE_DEDICATED: u64 = 1;
 
 macro_rules! control {
     ($($(#[$doc:meta])+ $body:ident = $kind:literal;)*) => {
@@ -121,6 +126,10 @@ control! {
     ProbeAck = 0x14;
     /// The peer broke the protocol; the sender closes the bridge.
     BridgeError = 0x15;
+    /// A broker's first frame on a connection of one tenant, beside the bridge of a dedicated edge.
+    TenantAttach = 0x16;
+    /// The sender has taken the tenant's connection for one, and reads its lanes.
+    TenantAttached = 0x17;
     /// Gives a broker a handle, within one lane.
     AnnounceBroker = 0x18;
     /// Gives a sender a handle, within one lane.

@@ -8,11 +8,11 @@ use glocal_core::name::Class;
 
 use crate::control::{
     Ack, AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello,
-    BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, EdgeCut, Error, ForgetHandles, Goodbye, Hello,
-    Interest, InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown,
-    LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence,
-    PresenceEnd, PresenceRoot, PresenceSum, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed,
-    Tallied, Tally, Unserved, Unsubscribe, Welcome,
+    BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, EdgeCut, Error, FEATURE_DEDICATED, ForgetHandles,
+    Goodbye, Hello, Interest, InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree,
+    LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed,
+    Ping, Pong, Presence, PresenceEnd, PresenceRoot, PresenceSum, Probe, ProbeAck, Ready, Routed, SectionOffer,
+    Subscribe, Subscribed, Tallied, Tally, TenantAttach, TenantAttached, Unserved, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
@@ -111,6 +111,14 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         agent: some("agent-1"),
         uid: text("0123456789abcdef"),
     };
+    let attach = TenantAttach {
+        edge: text("a-global"),
+        incarnation: 1_700_000_000_000,
+        dial: 3,
+        number: 4,
+        tenant: [7; 16],
+        proof: [9; 32],
+    };
     let hello = BridgeHello {
         versions: vec![1],
         features: 0,
@@ -125,13 +133,16 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
         bundle_version: 1,
     };
     vec![
-        ("bridge-hello", hello.into()),
+        ("bridge-hello", hello.clone().into()),
+        ("bridge-hello-dedicated", BridgeHello { features: FEATURE_DEDICATED, ..hello }.into()),
         ("allowed-set", AllowedSet { macs: vec![[1; 16], [0xfe; 16]], last: true }.into()),
         ("allowed-set-empty", AllowedSet { macs: vec![], last: false }.into()),
         ("ready", Ready { tenants: 2 }.into()),
         ("probe", Probe { id: 17 }.into()),
         ("probe-ack", ProbeAck { id: 17 }.into()),
         ("bridge-error", BridgeError { code: text("edge-tenant"), text: text("refused") }.into()),
+        ("tenant-attach", attach.into()),
+        ("tenant-attached", TenantAttached { number: 4 }.into()),
         ("announce-broker", AnnounceBroker { handle: 1, node: text("global/g1"), incarnation: 8 }.into()),
         ("announce-sender", sender.clone().into()),
         ("announce-sender-nameless", AnnounceSender { region: None, agent: None, ..sender }.into()),

@@ -16,6 +16,8 @@ mod docs;
 mod mesh_attacks;
 mod mesh_bad_input;
 mod mesh_certificates;
+mod mesh_dedicated;
+mod mesh_dedicated_hostile;
 mod mesh_delivery;
 mod mesh_demo;
 mod mesh_edges;

@@ -55,6 +55,26 @@ impl Bundle {
         self.node_of(leaf, issuer, now)
     }
 
+    /// Decides whether a leaf may stand for one tenant at one end of a connection that a dedicated edge gives that tenant,
+    /// and at which broker. It is a leaf of a broker in all but its `O`, which names the tenant.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit_tenant_leaf(&self, leaf: &LeafName, issuer: KeyId, now: UnixTime) -> Result<NodeId, Deny> {
+        self.check_new(now)?;
+        self.node_for_tenant(leaf, issuer, now)
+    }
+
+    /// Decides whether a connection under such a leaf may stay, as [`Bundle::admit_tenant_leaf`] does but through the
+    /// grace after the bundle's expiry.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn retain_tenant_leaf(&self, leaf: &LeafName, issuer: KeyId, now: UnixTime) -> Result<NodeId, Deny> {
+        self.check_live(now)?;
+        self.node_for_tenant(leaf, issuer, now)
+    }
+
     /// Whether sessions without a certificate may be opened as `tenant`: it must be in the bundle, be no superuser, and
     /// be issued by no CA.
     ///
@@ -126,12 +146,31 @@ impl Bundle {
         if !bound && !guard::off(Guard::IssuerBinding) {
             return Err(Deny::IssuerBinding);
         }
+        self.check_node_revoked(leaf, issuer)?;
+        Ok(node)
+    }
+
+    /// The tenant must be in the bundle, and the issuer one that may issue this broker: who may issue a tenant's agents
+    /// makes no brokers.
+    fn node_for_tenant(&self, leaf: &LeafName, issuer: KeyId, now: UnixTime) -> Result<NodeId, Deny> {
+        let node = leaf.node.clone().ok_or(Deny::ClientOnBridgePort)?;
+        check_dates(leaf, now)?;
+        let entry = self.nodes.get(&node).ok_or(Deny::UnknownNode)?;
+        self.tenant(&leaf.tenant).ok_or(Deny::UnknownTenant)?;
+        if !entry.issuers.contains(&issuer) && !guard::off(Guard::IssuerBinding) {
+            return Err(Deny::IssuerBinding);
+        }
+        self.check_node_revoked(leaf, issuer)?;
+        Ok(node)
+    }
+
+    fn check_node_revoked(&self, leaf: &LeafName, issuer: KeyId) -> Result<(), Deny> {
         // The operator's section may be missing here, so revocations of brokers stand in the head as well.
         let in_section = self.tenant(&leaf.tenant).is_some_and(|tenant| tenant.revocations.covers(leaf, issuer));
         if in_section || self.node_revocations.covers(leaf, issuer) {
             return Err(Deny::CertRevoked);
         }
-        Ok(node)
+        Ok(())
     }
 }
 

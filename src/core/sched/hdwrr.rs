@@ -13,11 +13,14 @@
 //! place) is refused by its class's rule; otherwise frames leave from the front of a tenant within a factor of two of
 //! the longest queue for its weight, lossy classes first, never a frame that is partly sent. The pushed frame is refused
 //! only if nothing of that tenant may be dropped.
+//!
+//! Where tenants have ways of their own ([`Hdwrr::gate`]), one whose way is not there or is busy is held: what it has
+//! stays queued and counts against every bound, it takes no turn, and nobody waits for it.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::classes::{ClassConfig, ClassQueue, quantum};
 use super::fattest::Fattest;
@@ -94,7 +97,9 @@ pub struct Hdwrr {
     /// Emptied flows for reuse, boxed as in `flows`, so that neither admitting nor forgetting moves lanes.
     #[expect(clippy::vec_box, reason = "the boxes go back into the map")]
     spare: Vec<Box<Flow>>,
-    /// Tenants with bytes queued.
+    /// The tenants that may take their turns; everybody where there is no gate.
+    open: Option<HashSet<TenantKey>>,
+    /// Tenants with bytes queued that are not held.
     active: usize,
     /// Weights of all flows.
     weight_sum: u64,
@@ -112,6 +117,17 @@ struct Flow {
     /// As of the last `settle`.
     bytes: usize,
     held: usize,
+    /// Whether its tenant takes no turns now.
+    is_held: bool,
+    /// Whether it lost its place in `new` or `old` while it was held.
+    is_off: bool,
+}
+
+impl Flow {
+    /// Whether it counts as active, as of the last `settle`.
+    const fn is_active(&self) -> bool {
+        self.bytes > 0 && !self.is_held
+    }
 }
 
 impl Default for Hdwrr {
@@ -133,6 +149,7 @@ impl Hdwrr {
             fattest: Fattest::default(),
             shaper: None,
             spare: Vec::new(),
+            open: None,
             active: 0,
             weight_sum: 0,
             bytes: 0,
@@ -186,6 +203,11 @@ impl Hdwrr {
                 self.forget(tenant);
                 continue;
             };
+            if flow.is_held {
+                flow.is_off = true;
+                self.pop_front();
+                continue;
+            }
             if flow.credit <= 0 && !alone {
                 self.requeue(tenant);
                 continue;
@@ -219,7 +241,7 @@ impl Hdwrr {
 
     /// When a shaped edge with bytes queued may send again; `None` when it may now, or when there is nothing to send.
     pub fn ready_at(&mut self, now: Time) -> Option<Time> {
-        let bucket = self.shaper.as_mut().filter(|_| self.bytes > 0)?;
+        let bucket = self.shaper.as_mut().filter(|_| self.active > 0)?;
         let wait = bucket.wait_micros(1, now);
         (wait > 0).then(|| now.plus_micros(wait))
     }
@@ -267,12 +289,56 @@ impl Hdwrr {
         }
     }
 
+    /// With `on`, every tenant is held until [`Self::release`]; without, none is.
+    pub fn gate(&mut self, on: bool) {
+        self.open = on.then(HashSet::new);
+        let tenants: Vec<_> = self.flows.keys().copied().collect();
+        for tenant in tenants {
+            self.mark(tenant, on);
+        }
+    }
+
+    /// The tenant takes no turns until [`Self::release`]. Without a gate nobody is held.
+    pub fn hold(&mut self, tenant: TenantKey) {
+        if self.open.as_mut().is_some_and(|open| open.remove(&tenant)) {
+            self.mark(tenant, true);
+        }
+    }
+
+    /// The tenant takes its turns; one that is backlogged joins the round's tail.
+    pub fn release(&mut self, tenant: TenantKey) {
+        if self.open.as_mut().is_some_and(|open| open.insert(tenant)) {
+            self.mark(tenant, false);
+        }
+    }
+
+    fn mark(&mut self, tenant: TenantKey, is_held: bool) {
+        let Some(flow) = self.flows.get_mut(&tenant) else { return };
+        let was_active = flow.is_active();
+        flow.is_held = is_held;
+        self.active = self.active + usize::from(flow.is_active()) - usize::from(was_active);
+        if !is_held && std::mem::take(&mut flow.is_off) {
+            if flow.lanes.is_empty() {
+                self.remove(tenant);
+            } else {
+                self.old.push_back(tenant);
+            }
+        }
+        if self.active == 0 {
+            self.forget_all();
+        }
+    }
+
     /// Drops all that is queued for a tenant, reported as `Gone`.
     pub fn purge(&mut self, tenant: TenantKey, drops: &mut Drops) -> Purged {
         let Some(flow) = self.flows.get_mut(&tenant) else { return Purged::default() };
         let purged = Purged { mid_frame: flow.lanes.mid_frame() };
         flow.lanes.clear(Some(tenant), drops);
+        let is_off = flow.is_off;
         self.settle(tenant);
+        if is_off {
+            self.remove(tenant);
+        }
         if self.active == 0 {
             self.forget_all();
         }
@@ -345,6 +411,8 @@ impl Hdwrr {
             return;
         }
         let mut flow = self.spare.pop().unwrap_or_default();
+        flow.is_held = self.open.as_ref().is_some_and(|open| !open.contains(&tenant));
+        flow.is_off = false;
         flow.weight = self.weight(tenant);
         flow.credit = quantum(flow.weight, self.config.classes.packet_bytes);
         self.weight_sum += u64::from(flow.weight);
@@ -358,8 +426,9 @@ impl Hdwrr {
         let (bytes, held) = (flow.lanes.bytes(), flow.lanes.held());
         self.bytes = self.bytes - flow.bytes + bytes;
         self.held = self.held - flow.held + held;
-        self.active = self.active + usize::from(bytes > 0) - usize::from(flow.bytes > 0);
+        let was_active = flow.is_active();
         (flow.bytes, flow.held) = (bytes, held);
+        self.active = self.active + usize::from(flow.is_active()) - usize::from(was_active);
         let rank = Fattest::rank(held, flow.weight);
         if rank != flow.rank {
             self.fattest.set(tenant, flow.rank, rank);
@@ -379,6 +448,10 @@ impl Hdwrr {
     /// Takes the empty tenant at the front off the round.
     fn forget(&mut self, tenant: TenantKey) {
         self.pop_front();
+        self.remove(tenant);
+    }
+
+    fn remove(&mut self, tenant: TenantKey) {
         if let Some(flow) = self.flows.remove(&tenant) {
             self.weight_sum -= u64::from(flow.weight);
             if self.spare.len() < SPARE_LANES_MAX {
@@ -389,7 +462,14 @@ impl Hdwrr {
 
     fn forget_all(&mut self) {
         while let Some(tenant) = self.new.front().or_else(|| self.old.front()).copied() {
-            self.forget(tenant);
+            match self.flows.get_mut(&tenant).filter(|flow| !flow.lanes.is_empty()) {
+                // Only those that are held have anything left.
+                Some(flow) => {
+                    flow.is_off = true;
+                    self.pop_front();
+                }
+                None => self.forget(tenant),
+            }
         }
         self.flows.shrink_to(SPARE_LANES_MAX);
         self.new.shrink_to(SPARE_LANES_MAX);
@@ -400,14 +480,15 @@ impl Hdwrr {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let lanes = || self.flows.values().map(|flow| &flow.lanes);
-        assert_eq!(self.active, lanes().filter(|lanes| !lanes.is_empty()).count());
+        assert_eq!(self.active, self.flows.values().filter(|flow| !flow.is_held && !flow.lanes.is_empty()).count());
         assert_eq!(self.bytes, lanes().map(ClassQueue::bytes).sum::<usize>());
         assert_eq!(self.held, lanes().map(ClassQueue::held).sum::<usize>());
-        assert_eq!(self.flows.len(), self.new.len() + self.old.len());
+        let off = self.flows.values().filter(|flow| flow.is_off).count();
+        assert_eq!(self.flows.len(), self.new.len() + self.old.len() + off);
         assert!(self.new.iter().chain(&self.old).all(|tenant| self.flows.contains_key(tenant)));
         assert_eq!(self.weight_sum, self.flows.values().map(|flow| u64::from(flow.weight)).sum::<u64>());
         assert_eq!(self.fattest.len(), self.flows.values().filter(|flow| flow.rank > 0).count());
-        assert!(self.active > 0 || self.flows.is_empty());
+        assert!(self.active > 0 || self.flows.values().all(|flow| flow.is_held));
     }
 
     fn pop_front(&mut self) {
@@ -418,7 +499,8 @@ impl Hdwrr {
 }
 
 impl Lanes for Hdwrr {
+    /// Whether there is nothing to take: what is held does not count.
     fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.active == 0
     }
 }

@@ -330,3 +330,63 @@ fn what_comes_while_a_shaped_edge_pauses_is_due_when_the_pause_ends() {
     assert!(until > NOW && until < NOW.plus_millis(1_000), "{until:?}");
     assert!(matches!(next(&mut bridge.writer, until), Some(Due::Writes(_))));
 }
+
+/// The tenants that lanes of a write are opened for, and the lanes that it has slices of.
+fn slices_of(write: &crate::lane_writer::StreamWrite) -> (Vec<String>, Vec<u32>) {
+    let mut reader = glocal_wire::slice::SliceReader::new();
+    let (mut opened, mut lanes) = (Vec::new(), Vec::new());
+    for part in &write.parts {
+        let mut part = part.clone();
+        while let Some(event) = reader.next_event(&mut part).unwrap() {
+            match event {
+                glocal_wire::slice::SliceEvent::Open { lane, tenant, .. } => {
+                    opened.push(tenant.to_owned());
+                    lanes.push(lane);
+                }
+                glocal_wire::slice::SliceEvent::Data { lane, .. } | glocal_wire::slice::SliceEvent::Reset { lane } => {
+                    lanes.push(lane);
+                }
+            }
+        }
+    }
+    lanes.dedup();
+    (opened, lanes)
+}
+
+#[test]
+fn on_a_dedicated_edge_a_write_is_of_one_tenant_and_another_connection_begins_with_new_lanes() {
+    // Both tenants' lanes are pinned to one stream, so nothing but the mode keeps them apart.
+    let mut bridge = Bridge::new();
+    let (link, shared) = (bridge.from.link(0), Arc::clone(&bridge.from.shared));
+    let keys = TENANTS.map(|tenant| bridge.from.tenant(tenant).key());
+    let fill = |bridge: &mut Bridge| {
+        for sender in [0, 1, 2, 3] {
+            bridge.push(sender, Class::Live, 3_000);
+        }
+        link.inbox().with(|lanes| bridge.writer.fill(&link, lanes, &shared, NOW, usize::MAX))
+    };
+    assert_eq!(fill(&mut bridge).len(), 1, "on a shared edge they go together");
+    bridge.from.link(0).edge().set_dedicated(true);
+    let mut bridge = Bridge { writer: LaneWriter::default(), ..bridge };
+    let writes = fill(&mut bridge);
+    assert!(writes.len() >= 2);
+    let mut lanes = BTreeMap::new();
+    for write in &writes {
+        let (opened, of) = slices_of(write);
+        let at = keys.iter().position(|key| *key == write.tenant).unwrap();
+        assert!(opened.iter().all(|tenant| tenant == TENANTS[at]), "{opened:?} with {}", TENANTS[at]);
+        lanes.entry(at).or_insert_with(Vec::new).extend(of);
+    }
+    assert!(lanes[&0].iter().all(|lane| !lanes[&1].contains(lane)), "{lanes:?}");
+    // The first tenant has another connection: its lanes are opened there, the other's go on.
+    bridge.writer.forget(keys[0]);
+    for write in fill(&mut bridge) {
+        let (opened, of) = slices_of(&write);
+        if write.tenant == keys[0] && !opened.is_empty() {
+            assert!(of.iter().all(|lane| lanes.values().flatten().all(|old| lane > old)), "numbers go on: {of:?}");
+            lanes.remove(&0);
+        }
+        assert!(write.tenant == keys[0] || (opened.is_empty() && lanes[&1].contains(&of[0])), "{opened:?}");
+    }
+    assert!(!lanes.contains_key(&0), "a lane was opened");
+}

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use glocal_core::limits::{BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX};
@@ -27,8 +28,10 @@ use crate::trust::{Usage, deny_of_quic, unix_now};
 /// Priority of the control stream over the data streams.
 const CONTROL_PRIORITY: i32 = 1;
 /// How often the peer's certificate is asked again, in milliseconds.
-const RECHECK_MS: u64 = 1_000;
+pub(super) const RECHECK_MS: u64 = 1_000;
 
+/// How long the peer is given to take the last frame.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// How often the round-trip time is told to the topology, in milliseconds.
 const RTT_MS: u64 = 1_000;
 
@@ -69,6 +72,14 @@ impl ControlStream {
         self.write(&mut [frame.freeze()]).await
     }
 
+    /// Sends one frame and gives the peer a moment to take it, before the connection is closed over it.
+    pub(super) async fn last_word(&mut self, control: &Control) {
+        // If it does not listen any more, nothing is lost.
+        if self.send(control).await.is_ok() && self.send.finish().is_ok() {
+            let _ = tokio::time::timeout(LAST_WORD, self.send.stopped()).await;
+        }
+    }
+
     /// Sends encoded frames.
     async fn write(&mut self, frames: &mut [Bytes]) -> Result<(), Ended> {
         self.send.write_all_chunks(frames).await.map_err(|error| match &error {
@@ -103,7 +114,7 @@ impl ControlStream {
     pub(super) async fn hello(&mut self) -> Result<BridgeHello, Ended> {
         match self.receive().await? {
             Control::BridgeHello(hello) => Ok(hello),
-            Control::BridgeError(error) => Err(Ended::new(Failure::Handshake, error.text)),
+            Control::BridgeError(error) => Err(super::said_by_peer(&error)),
             other => Err(Ended::new(Failure::Fault, format!("{} instead of a hello", other.name()))),
         }
     }
@@ -134,7 +145,7 @@ pub(super) async fn run(
     let mut changes = context.changes.hear();
     // Bundle and configuration may have changed since the handshake, and the peer is to hear which bundle this end goes by.
     changes.mark_changed();
-    let mut recheck = tokio::time::interval(std::time::Duration::from_millis(RECHECK_MS));
+    let mut recheck = tokio::time::interval(Duration::from_millis(RECHECK_MS));
     let mut about = LinkStateStream::new(follower.link());
     loop {
         let wake = context.clock.instant(life.wake_at());
@@ -156,6 +167,7 @@ pub(super) async fn run(
                 Ok(Control::Ready(ready)) => {
                     let ready = Command::EdgeReady { edge: status.edge().key(), lists: ready.tenants };
                     context.control.apply(vec![ready]).await;
+                    follower.peer_is_ready();
                 }
                 Ok(Control::BridgeError(error)) => return Ended::new(Failure::Closed, error.text),
                 Ok(other) => if let Err(ended) = take(context, follower, &mut about, &mut control, other).await {
@@ -181,6 +193,7 @@ pub(super) async fn run(
                     return ended;
                 }
             }
+            () = follower.stirred() => follower.follow_tenants().await,
             () = due(&mut changes, &mut recheck) => {
                 if let Err(ended) = look(context, follower, &mut control, (chain, usage)).await {
                     return ended;
@@ -191,7 +204,7 @@ pub(super) async fn run(
 }
 
 /// Waits until the peer and what the bridge carries are to be looked at again. Cancel-safe.
-async fn due(changes: &mut watch::Receiver<u64>, recheck: &mut Interval) {
+pub(super) async fn due(changes: &mut watch::Receiver<u64>, recheck: &mut Interval) {
     tokio::select! {
         // The sender lives as long as the node.
         _ = changes.changed() => {}

@@ -73,7 +73,7 @@ fn addresses(context: &Context, status: &EdgeStatus) -> Vec<HostPort> {
 }
 
 /// Between half and all of `pause_ms`, so that brokers that lost the same peer do not come back in step.
-fn jittered(pause_ms: u64) -> u64 {
+pub(super) fn jittered(pause_ms: u64) -> u64 {
     pause_ms / 2 + rand_u64() % (pause_ms / 2 + 1)
 }
 
@@ -91,7 +91,7 @@ async fn dial_any(context: &Context, status: &EdgeStatus, addresses: &[HostPort]
         for remote in resolved {
             status.dials.add(1);
             match dial(context, status, remote).await {
-                Ok(candidate) => return (run(context, candidate).await, Some(remote)),
+                Ok(candidate) => return (run(context, candidate, None).await, Some(remote)),
                 Err(ended) => last = (ended, Some(remote)),
             }
         }

@@ -13,6 +13,7 @@ use glocal_wire::bundle::Envelope;
 use glocal_wire::control::{AllowedApplied, Control};
 
 use super::control_stream::ControlStream;
+use super::dedicated::TenantConnections;
 use super::{Ended, own_macs};
 use crate::context::Context;
 use crate::edge_status::Failure;
@@ -28,6 +29,8 @@ pub(super) struct Follower<'b> {
     link: &'b Link,
     connection: &'b quinn::Connection,
     allowance: Allowance,
+    /// On a dedicated edge.
+    tenants: Option<TenantConnections>,
     gossip: Gossip,
     pieces: Vec<Piece>,
     /// The bundle of ours for which the peer's claim of a newer one was believed for a moment.
@@ -40,9 +43,56 @@ impl<'b> Follower<'b> {
         link: &'b Link,
         connection: &'b quinn::Connection,
         allowance: Allowance,
+        tenants: Option<TenantConnections>,
     ) -> Self {
         let gossip = Gossip::new(link.edge().name().clone(), context.clock.now());
-        Self { context, link, connection, allowance, gossip, pieces: Vec::new(), excused: None }
+        Self { context, link, connection, allowance, tenants, gossip, pieces: Vec::new(), excused: None }
+    }
+
+    /// Waits until there is something to do for the tenants' connections. Cancel-safe.
+    pub(super) fn stirred(&self) -> impl Future<Output = ()> + use<> {
+        let wake = self.tenants.as_ref().map(|tenants| (tenants.stir(), tenants.wake_at()));
+        let clock = self.context.clock;
+        async move {
+            match wake {
+                Some((stir, Some(at))) => tokio::select! {
+                    () = stir.notified() => {}
+                    () = tokio::time::sleep_until(clock.instant(at)) => {}
+                },
+                Some((stir, None)) => stir.notified().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The peer has said that it is ready: it takes the tenants' connections in.
+    pub(super) fn peer_is_ready(&mut self) {
+        if let Some(tenants) = &mut self.tenants {
+            tenants.peer_is_ready();
+            tenants.arrange(&self.allowance.sends(), &self.allowance.accepts());
+        }
+    }
+
+    /// Ends the tenants' connections; returns when nothing of them is read any more.
+    pub(super) async fn end(self) {
+        if let Some(tenants) = self.tenants {
+            tenants.end().await;
+        }
+    }
+
+    /// Takes what has happened to the tenants' connections: routing follows before anybody is let in, and before the place
+    /// of one that has gone is given to the next.
+    pub(super) async fn follow_tenants(&mut self) {
+        let accepts = self.allowance.accepts();
+        loop {
+            let Some(tenants) = &mut self.tenants else { return };
+            if tenants.gather(&accepts) {
+                self.apply(None).await;
+            }
+            if !self.tenants.as_mut().is_some_and(TenantConnections::start) {
+                return;
+            }
+        }
     }
 
     /// The link of the bridge.
@@ -63,6 +113,7 @@ impl<'b> Follower<'b> {
         for frame in frames {
             control.send(&frame.into()).await?;
         }
+        self.follow_tenants().await;
         let (holding, now) = (context.reloader.holding(), context.clock.now());
         self.gossip.look(&holding, configured(context, self.link), now);
         Ok(())
@@ -126,9 +177,14 @@ impl<'b> Follower<'b> {
     }
 
     /// Puts both sets in force here; where the peer goes by our bundle, what it could not place is told again.
-    async fn apply(&self, level: Option<()>) {
+    async fn apply(&mut self, level: Option<()>) {
         let edge = self.link.edge().key();
-        let (sends, accepts, now) = (self.allowance.sends(), self.allowance.accepts(), self.context.clock.now());
+        let (mut sends, mut accepts, now) =
+            (self.allowance.sends(), self.allowance.accepts(), self.context.clock.now());
+        if let Some(tenants) = &mut self.tenants {
+            tenants.arrange(&sends, &accepts);
+            (sends, accepts) = (tenants.carried(&sends), tenants.carried(&accepts));
+        }
         let mut commands = vec![Command::Change(Change::Edge { edge, sends, accepts, now })];
         commands.extend(level.map(|()| Command::Change(Change::PeerHasBundle { edge })));
         self.context.control.apply(commands).await;

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use glocal_core::limits::BRIDGE_STREAMS;
 use glocal_engine::lane_writer::{Due, LaneWriter};
-use glocal_engine::link::Link;
+use glocal_engine::link::{EdgeLanes, Link};
 
 use super::Ended;
 use crate::context::Context;
 use crate::edge_status::Failure;
 
 /// Bytes taken from the lanes at once: little may lie below the scheduler (DESIGN section 7).
-const FILL_BYTES: usize = 64 * 1024;
+pub(super) const FILL_BYTES: usize = 64 * 1024;
 /// How long the peer may leave a write unread.
-const UNREAD: Duration = Duration::from_secs(10);
+pub(super) const UNREAD: Duration = Duration::from_secs(10);
 /// How often idle lanes are looked for.
-const SWEEP: Duration = Duration::from_secs(10);
+pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
 /// Writes what the lanes hold until the connection fails.
 pub(super) async fn run(context: &Context, connection: &quinn::Connection, link: &Link) -> Ended {
@@ -32,7 +32,7 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         let writes = tokio::select! {
-            due = next(context, link, &mut writer) => match due {
+            due = next(link, |lanes| writer.next(link, lanes, &context.shared, context.clock.now(), FILL_BYTES)) => match due {
                 Due::Writes(writes) => writes,
                 Due::Later(until) => {
                     tokio::time::sleep_until(context.clock.instant(until)).await;
@@ -54,15 +54,10 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
 }
 
 /// Waits until something is queued, and takes it if the edge's rate allows.
-async fn next(context: &Context, link: &Link, writer: &mut LaneWriter) -> Due {
-    poll_fn(|cx| {
-        let drained = link
-            .inbox()
-            .poll_drain(cx, |lanes| writer.next(link, lanes, &context.shared, context.clock.now(), FILL_BYTES));
-        match drained {
-            Poll::Ready(Some(due)) => Poll::Ready(due),
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
-        }
+pub(super) async fn next(link: &Link, mut take: impl FnMut(&mut EdgeLanes) -> Option<Due>) -> Due {
+    poll_fn(|cx| match link.inbox().poll_drain(cx, &mut take) {
+        Poll::Ready(Some(due)) => Poll::Ready(due),
+        Poll::Ready(None) | Poll::Pending => Poll::Pending,
     })
     .await
 }

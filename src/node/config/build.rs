@@ -12,7 +12,7 @@ use super::problem::{ConfigErrors, Note, Place, Problem};
 use super::raw::join;
 use super::value::{CrossTenantSink, HostPort, SecretSource};
 use super::walk::{Table, Walked};
-use super::{ClientAuth, Config, EdgeConfig, EdgeMode, Loaded, LogFormat, NodeRole, at};
+use super::{ClientAuth, Config, EdgeConfig, EdgeMode, Loaded, LogFormat, NodeRole, TenantCertificate, at};
 
 /// Checks the rules across keys and assembles the configuration.
 ///
@@ -135,9 +135,33 @@ impl Rules<'_> {
             if own.is_some() && node(table, "peer") == own {
                 self.report_in(table, &path, "peer", "is this node itself");
             }
+            self.certificates(table, &path);
             edges.extend(edge(table));
         }
         Some(edges)
+    }
+
+    /// Certificates are for a dedicated edge, one for each tenant that it may carry.
+    fn certificates(&mut self, table: &Table, path: &str) {
+        let Some(Value::Tables(certificates)) = table.value("certificates") else { return };
+        if !certificates.is_empty() && word(table, "mode") == Some("shared") {
+            let message = "has no use while mode is \"shared\": one connection carries all tenants";
+            self.report_in(table, path, "certificates", message);
+        }
+        let mut seen: Vec<TenantId> = Vec::new();
+        for (index, certificate) in certificates.iter().enumerate() {
+            let path = format!("{}[{index}]", join(path, "certificates"));
+            let Some(tenant) = tenant(certificate, "tenant") else { continue };
+            if seen.contains(&tenant) {
+                self.report_in(certificate, &path, "tenant", format!("\"{tenant}\" has a certificate already"));
+            }
+            if let Some(Value::Globs(globs)) = table.value("tenants")
+                && !TenantSet::new(globs.clone()).matches(&tenant)
+            {
+                self.report_in(certificate, &path, "tenant", format!("\"{tenant}\" is not among the edge's tenants"));
+            }
+            seen.push(tenant);
+        }
     }
 
     fn report_in(&mut self, table: &Table, path: &str, key: &str, message: impl Into<String>) {
@@ -269,8 +293,18 @@ fn edge(table: &Table) -> Option<EdgeConfig> {
         mode: if word(table, "mode")? == "dedicated" { EdgeMode::Dedicated } else { EdgeMode::Shared },
         rate_bits_per_second: integer(table, "rate"),
         metric: u32::try_from(integer(table, "metric")?).ok()?,
+        certificates: certificates(table)?,
         line: table.line,
     })
+}
+
+fn certificates(table: &Table) -> Option<Vec<TenantCertificate>> {
+    let Some(Value::Tables(tables)) = table.value("certificates") else { return None };
+    let one = |table: &Table| {
+        let (certificate, key) = (path(table, "certificate")?, path(table, "key")?);
+        Some(TenantCertificate { tenant: tenant(table, "tenant")?, certificate, key })
+    };
+    tables.iter().map(one).collect()
 }
 
 fn own_id(table: &Table) -> Option<NodeId> {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::keys::{FILE_SUFFIX, KEYS, Key, Kind, OTHER_VARIABLES, Presence, Unsupported};
+use super::raw::join;
 
 /// The text of `docs/CONFIG.md`.
 #[must_use]
@@ -10,13 +11,9 @@ pub fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     write_index(&mut text);
     text.push_str("\n## Keys\n");
-    for key in KEYS {
-        write_key(&mut text, key, "###", key.name);
-        if let Kind::Tables(inner) = key.kind {
-            for inner in inner {
-                write_key(&mut text, inner, "####", &format!("{}.{}", key.name, inner.name));
-            }
-        }
+    for (path, key) in all() {
+        let heading = if path.contains('.') { "####" } else { "###" };
+        write_key(&mut text, key, heading, &path);
     }
     text.push_str(VARIABLES);
     for (name, doc) in OTHER_VARIABLES {
@@ -82,14 +79,25 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 }
 
 fn write_index(text: &mut String) {
-    for key in KEYS {
-        index_row(text, key, key.name);
-        if let Kind::Tables(inner) = key.kind {
-            for inner in inner {
-                index_row(text, inner, &format!("{}.{}", key.name, inner.name));
+    for (path, key) in all() {
+        index_row(text, key, &path);
+    }
+}
+
+/// Every key with its path, tables before what they hold.
+fn all() -> Vec<(String, &'static Key)> {
+    fn add(out: &mut Vec<(String, &'static Key)>, parent: &str, keys: &'static [Key]) {
+        for key in keys {
+            let path = join(parent, key.name);
+            out.push((path.clone(), key));
+            if let Kind::Tables { keys, .. } = key.kind {
+                add(out, &path, keys);
             }
         }
     }
+    let mut out = Vec::new();
+    add(&mut out, "", KEYS);
+    out
 }
 
 fn index_row(text: &mut String, key: &Key, path: &str) {

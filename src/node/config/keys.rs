@@ -48,8 +48,13 @@ pub enum Kind {
     Path,
     /// PEM text that is a secret, or the path of a file that holds it. `<key>_file` names the file outright.
     SecretPem,
-    /// A list of tables with these keys.
-    Tables(&'static [Key]),
+    /// A list of tables with these keys, under this header.
+    Tables {
+        /// The header, without brackets.
+        header: &'static str,
+        /// The keys.
+        keys: &'static [Key],
+    },
 }
 
 /// What holds when a key is not given.
@@ -359,7 +364,7 @@ pub const KEYS: &[Key] = &[
     ),
     Key::new(
         "edges",
-        Kind::Tables(EDGE_KEYS),
+        Kind::Tables { header: "edges", keys: EDGE_KEYS },
         Presence::Default(""),
         "The node's edges to other brokers, one `[[edges]]` table each. Only in the file.",
     ),
@@ -391,9 +396,9 @@ pub(super) const EDGE_KEYS: &[Key] = &[
         "mode",
         Kind::Choice(&["shared", "dedicated"]),
         Presence::Default("shared"),
-        "`shared`: one connection for all tenants. `dedicated`: one per tenant.",
-    )
-    .unsupported(Unsupported::Value("dedicated")),
+        "`shared`: one connection for all tenants. `dedicated`: one per tenant, beside one that carries no tenant's \
+         messages. Both ends of an edge must have the same.",
+    ),
     Key::new(
         "rate",
         Kind::Rate,
@@ -406,6 +411,26 @@ pub(super) const EDGE_KEYS: &[Key] = &[
         Presence::Default("0"),
         "Added to the measured cost of the edge: routes prefer less.",
     ),
+    Key::new(
+        "certificates",
+        Kind::Tables { header: "edges.certificates", keys: CERTIFICATE_KEYS },
+        Presence::Default(""),
+        "Certificates of this node for connections of single tenants, one `[[edges.certificates]]` table each, for \
+         `mode = \"dedicated\"`. A tenant without one has its connection under `node_certificate`.",
+    ),
+];
+
+/// The keys of one `[[edges.certificates]]` table.
+const CERTIFICATE_KEYS: &[Key] = &[
+    Key::new("tenant", Kind::Tenant, Presence::Required, "The tenant. Once for each edge."),
+    Key::new(
+        "certificate",
+        Kind::Path,
+        Presence::Required,
+        "PEM chain, leaf first: a certificate as `node_certificate`, of this node and from its region's CA, but with the \
+         tenant as its `O`. `glocal pki issue --dedicated` makes one. It is read again for every connection.",
+    ),
+    Key::new("key", Kind::Path, Presence::Required, "PEM of the certificate's private key."),
 ];
 
 impl Kind {
@@ -439,7 +464,7 @@ impl Kind {
             ),
             Self::Path => "a path".to_owned(),
             Self::SecretPem => "a path or PEM text".to_owned(),
-            Self::Tables(_) => "tables, [[edges]]".to_owned(),
+            Self::Tables { header, .. } => format!("tables, [[{header}]]"),
         }
     }
 
@@ -454,7 +479,7 @@ impl Kind {
                 | Self::Sinks
                 | Self::Origins
                 | Self::Addresses
-                | Self::Tables(_)
+                | Self::Tables { .. }
         )
     }
 }

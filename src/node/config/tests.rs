@@ -157,7 +157,7 @@ fn what_is_not_yet_supported_is_listed_by_key() {
     let text = "tenant_namespacing = false\nbroker_security_enabled = false\nsecurity_regional_ca = false\n\
                 transition = true\ntenant_id_form = \"opaque\"\nnats_port = 4222\nnats_ws_port = 0\n\
                 broker_shared_destinations = \"region.event\"\nbroker_cross_tenant_sinks = \"a->b:read; c->d\"\n\
-                [[edges]]\nname = \"up\"\npeer = \"g/g\"\nmode = \"dedicated\"\n";
+                [[edges]]\nname = \"up\"\npeer = \"g/g\"\n";
     let config = with(text).unwrap().config;
     let listed: Vec<String> = config.unsupported.iter().map(|p| format!("{}: {}", p.path, p.message)).collect();
     assert_eq!(
@@ -170,7 +170,6 @@ fn what_is_not_yet_supported_is_listed_by_key() {
             "tenant_id_form: opaque is not yet supported",
             "broker_shared_destinations: is not yet supported",
             "broker_cross_tenant_sinks: is not yet supported",
-            "edges[0].mode: dedicated is not yet supported",
         ]
     );
     assert_eq!(config.broker_cross_tenant_sinks[0].access, SinkAccess::Read);
@@ -178,9 +177,44 @@ fn what_is_not_yet_supported_is_listed_by_key() {
     let silent = with("tenant_namespacing = true\nbroker_shared_destinations = []\ntransition = false\n").unwrap();
     assert!(silent.config.check_supported().is_ok());
     let refused = config.check_supported().unwrap_err().to_string();
-    assert_eq!(refused.lines().count(), 8);
+    assert_eq!(refused.lines().count(), 7);
     assert!(
         refused.starts_with("/etc/glocal/node.toml:4: tenant_namespacing: false is not yet supported"),
         "{refused}"
+    );
+}
+
+#[test]
+fn tenants_of_a_dedicated_edge_may_have_certificates() {
+    let edge = "[[edges]]\nname = \"up\"\npeer = \"g/g\"\ntenants = [\"acme*\"]\n";
+    let certificate = |tenant: &str| {
+        format!(
+            "[[edges.certificates]]\ntenant = \"{tenant}\"\ncertificate = \"{tenant}.pem\"\nkey = \"{tenant}.key\"\n"
+        )
+    };
+    let (one, other) = (certificate("acme"), certificate("acme-eu"));
+    let config = with(&format!("{edge}mode = \"dedicated\"\n{one}{other}")).unwrap().config;
+    assert!(config.check_supported().is_ok());
+    let edge_config = &config.edges[0];
+    assert_eq!(edge_config.mode, EdgeMode::Dedicated);
+    let found = edge_config.certificate_of(&TenantId::parse("acme-eu").unwrap()).unwrap();
+    assert_eq!(found.certificate, Path::new("/etc/glocal/acme-eu.pem"));
+    assert_eq!(found.key, Path::new("/etc/glocal/acme-eu.key"));
+    assert_eq!(edge_config.certificate_of(&TenantId::parse("acme-us").unwrap()), None);
+    assert_eq!(config.files().len(), 4 + 4, "check says which are missing");
+    assert_eq!(
+        errors(with(&format!("{edge}{one}"))),
+        ["node.toml:8: edges[0].certificates: has no use while mode is \"shared\": one connection carries all tenants"]
+    );
+    assert_eq!(
+        errors(with(&format!("{edge}mode = \"dedicated\"\n{one}{one}{}", certificate("beta")))),
+        [
+            "node.toml:14: edges[0].certificates[1].tenant: \"acme\" has a certificate already",
+            "node.toml:18: edges[0].certificates[2].tenant: \"beta\" is not among the edge's tenants",
+        ]
+    );
+    assert_eq!(
+        errors(with(&format!("{edge}mode = \"dedicated\"\n[[edges.certificates]]\ntenant = \"acme\"\nkey = \"k\"\n"))),
+        ["node.toml:9: edges[0].certificates[0].certificate: is missing; expected a path"]
     );
 }

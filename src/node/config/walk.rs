@@ -190,7 +190,7 @@ impl Walker<'_> {
 
     fn convert(&mut self, key: &'static Key, candidate: &Candidate, parent: &str) -> Option<Value> {
         let path = join(parent, &candidate.name);
-        if let Kind::Tables(keys) = key.kind {
+        if let Kind::Tables { keys, .. } = key.kind {
             return self.tables(key, keys, candidate, &path);
         }
         let mut context = self.context(&candidate.origin);
@@ -231,7 +231,7 @@ impl Walker<'_> {
                 None
             }
             Presence::Absent(_) => None,
-            Presence::Default(_) if matches!(key.kind, Kind::Tables(_)) => Some(Value::Tables(Vec::new())),
+            Presence::Default(_) if matches!(key.kind, Kind::Tables { .. }) => Some(Value::Tables(Vec::new())),
             Presence::Default(text) => self.constant(key, text),
         };
         Slot { value, place: None }
@@ -271,7 +271,7 @@ fn unknown(keys: &'static [Key], at_top: bool, candidate: &Candidate) -> String 
     }
     if at_top {
         for key in KEYS {
-            if let Kind::Tables(inner) = key.kind
+            if let Kind::Tables { keys: inner, .. } = key.kind
                 && find(inner, name).is_some()
             {
                 return format!("unknown key here; it is a key of [[{}]]", key.name);

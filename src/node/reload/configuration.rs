@@ -67,9 +67,11 @@ impl Reloader {
             return;
         }
         let bundle = Arc::clone(held.holding.bundle());
-        if let Err(error) = start::edges(&new, &bundle) {
-            tracing::error!("configuration refused, the one in force stays: {error}");
-            return report.refused.push(error.to_string());
+        let checked = start::edges(&new, &bundle).and_then(|_| start::check_tenant_leaves(&new, unix_now()));
+        if let Err(error) = checked {
+            let why = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
+            tracing::error!("configuration refused, the one in force stays: {error}{why}");
+            return report.refused.push(format!("{error}{why}"));
         }
         let holding = held.holding.clone();
         let applied = held.apply(context, holding, Some(new)).await.map(|()| true);

@@ -12,18 +12,18 @@ use glocal_core::limits::{
     BRIDGE_STREAMS, BRIDGE_WINDOW_BYTES, HANDSHAKES_MAX, INCOMING_BYTES_MAX, NATIVE_SEND_WINDOW_BYTES,
     NATIVE_STREAM_WINDOW_BYTES, SESSION_PING_MS, SESSION_PINGS_MAX,
 };
-use glocal_core::name::NodeId;
+use glocal_core::name::{NodeId, TenantId};
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use quinn::{MtuDiscoveryConfig, TransportConfig, VarInt};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
-use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::SingleCertAndKey;
 use rustls::version::TLS13;
 
 use super::verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
-use super::{NodeIdentity, Trust};
+use super::{BridgeCertificates, NodeIdentity, Trust};
 use crate::live::Live;
 
 /// ALPN of native sessions, over TLS/TCP and QUIC.
@@ -115,8 +115,20 @@ pub fn native_quic_server_config(trust: impl Into<Live<Trust>>) -> Result<quinn:
 /// The provider lacks what QUIC needs.
 pub fn bridge_server_config(trust: impl Into<Live<Trust>>) -> Result<quinn::ServerConfig, TlsError> {
     let trust: Live<Trust> = trust.into();
-    let verifier = Arc::new(BridgeVerifier::new(trust.clone()));
-    let tls = server_config(trust.now().identity(), verifier, ALPN_BRIDGE)?;
+    let certificates = BridgeCertificates::new(trust.now().identity());
+    bridge_server_config_with(trust, certificates)
+}
+
+/// As [`bridge_server_config`], presenting these certificates.
+///
+/// # Errors
+/// The provider lacks what QUIC needs.
+pub fn bridge_server_config_with(
+    trust: impl Into<Live<Trust>>,
+    certificates: Arc<BridgeCertificates>,
+) -> Result<quinn::ServerConfig, TlsError> {
+    let verifier = Arc::new(BridgeVerifier::new(trust.into()));
+    let tls = server_config_of(certificates, verifier, ALPN_BRIDGE)?;
     quic_server_config(tls, bridge_transport()?)
 }
 
@@ -140,18 +152,41 @@ pub fn bridge_client_config(trust: impl Into<Live<Trust>>, expected: NodeId) -> 
     Ok(config)
 }
 
+/// For a connection of one tenant that this side dials to `expected`, under the leaf of `identity`. The name it is dialled
+/// by is sent, so that the peer can answer under a certificate of the tenant.
+///
+/// # Errors
+/// The provider lacks what QUIC needs.
+pub fn tenant_client_config(
+    trust: impl Into<Live<Trust>>,
+    expected: NodeId,
+    tenant: TenantId,
+    identity: &NodeIdentity,
+) -> Result<quinn::ClientConfig, TlsError> {
+    let verifier = BridgePeerVerifier::for_tenant(trust.into(), expected, tenant);
+    let mut tls = client_config(verifier, identity)?;
+    tls.enable_sni = true;
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+    config.transport_config(Arc::new(bridge_transport()?));
+    Ok(config)
+}
+
 /// The TLS half of [`bridge_client_config`], for carriers other than QUIC.
 ///
 /// # Errors
 /// The provider lacks TLS 1.3.
 pub fn bridge_client_tls(trust: impl Into<Live<Trust>>, expected: NodeId) -> Result<rustls::ClientConfig, TlsError> {
     let trust: Live<Trust> = trust.into();
-    let verifier = Arc::new(BridgePeerVerifier::new(trust.clone(), expected));
-    let own = Arc::new(SingleCertAndKey::from(trust.now().identity().certified_key()));
+    let in_force = trust.now();
+    client_config(BridgePeerVerifier::new(trust, expected), in_force.identity())
+}
+
+fn client_config(verifier: BridgePeerVerifier, identity: &NodeIdentity) -> Result<rustls::ClientConfig, TlsError> {
+    let own = Arc::new(SingleCertAndKey::from(identity.certified_key()));
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(own);
     config.alpn_protocols = vec![ALPN_BRIDGE.to_vec()];
     config.resumption = Resumption::disabled();
@@ -165,11 +200,18 @@ fn server_config(
     verifier: Arc<dyn ClientCertVerifier>,
     alpn: &[u8],
 ) -> Result<rustls::ServerConfig, TlsError> {
-    let own = Arc::new(SingleCertAndKey::from(identity.certified_key()));
+    server_config_of(Arc::new(SingleCertAndKey::from(identity.certified_key())), verifier, alpn)
+}
+
+fn server_config_of(
+    certificates: Arc<dyn ResolvesServerCert>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    alpn: &[u8],
+) -> Result<rustls::ServerConfig, TlsError> {
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_cert_resolver(own);
+        .with_cert_resolver(certificates);
     config.alpn_protocols = vec![alpn.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

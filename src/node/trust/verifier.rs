@@ -5,7 +5,7 @@
 
 use glocal_core::deny::Deny;
 use glocal_core::identity::{Fingerprint, Principal};
-use glocal_core::name::NodeId;
+use glocal_core::name::{NodeId, TenantId};
 use glocal_core::time::UnixTime;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
@@ -35,6 +35,8 @@ pub struct BridgeVerifier {
 pub struct BridgePeerVerifier {
     trust: Live<Trust>,
     expected: NodeId,
+    /// On a connection of one tenant, that tenant: the peer may answer with its certificate.
+    tenant: Option<TenantId>,
 }
 
 impl NativeVerifier {
@@ -57,11 +59,24 @@ impl BridgePeerVerifier {
     /// A verifier by the trust epoch in force and one peer.
     #[must_use]
     pub const fn new(trust: Live<Trust>, expected: NodeId) -> Self {
-        Self { trust, expected }
+        Self { trust, expected, tenant: None }
+    }
+
+    /// As [`Self::new`], for a connection of one tenant.
+    #[must_use]
+    pub const fn for_tenant(trust: Live<Trust>, expected: NodeId, tenant: TenantId) -> Self {
+        Self { trust, expected, tenant: Some(tenant) }
     }
 
     fn identify(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<Principal, Deny> {
-        let principal = self.trust.now().identify_node(chain, Usage::Server, now)?;
+        let trust = self.trust.now();
+        let principal = trust.identify_node(chain, Usage::Server, now).or_else(|reason| match &self.tenant {
+            Some(tenant) if reason == Deny::IssuerBinding => {
+                let principal = trust.identify_tenant_leaf(chain, Usage::Server, now)?;
+                if principal.tenant() == tenant { Ok(principal) } else { Err(reason) }
+            }
+            _ => Err(reason),
+        })?;
         if principal.node() == Some(&self.expected) { Ok(principal) } else { Err(Deny::UnknownNode) }
     }
 }
@@ -150,7 +165,7 @@ impl ClientCertVerifier for BridgeVerifier {
         now: rustls_pki_types::UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let now = core_time(now);
-        let result = self.trust.now().identify_node(&chain_of(end_entity, intermediates), Usage::Client, now);
+        let result = self.trust.now().identify_dialler(&chain_of(end_entity, intermediates), now);
         settle(&self.trust.now(), "bridge", end_entity, now, result).map(|_| ClientCertVerified::assertion())
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use glocal_core::limits::{BRIDGE_STREAMS, CONTROL_BYTES_MAX};
 use glocal_core::time::Time;
 use glocal_engine::driver::{Command, Outcome};
-use glocal_engine::lane_reader::{Arrivals, Incoming, LaneReader};
+use glocal_engine::lane_reader::{Arrivals, Carries, Incoming, LaneReader};
 use glocal_engine::lane_writer::LaneWriter;
 use glocal_engine::link_state;
 use glocal_wire::control::Control;
@@ -143,7 +143,7 @@ impl Wires {
 fn end(site: &Site, node: usize, edge: usize) -> Option<End> {
     let link = site.shared.link(site.key(edge)?)?;
     let peer = node_principal(link.edge().peer())?;
-    let incoming = Arc::new(Incoming::new(Arc::clone(&site.shared), Arc::clone(link.edge()), peer));
+    let incoming = Arc::new(Incoming::new(Arc::clone(&site.shared), Arc::clone(link.edge()), peer, Carries::Everybody));
     Some(End {
         node,
         writer: LaneWriter::default(),

@@ -51,7 +51,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(Subscribed, Unsubscribe, Ack, Ping, Pong, Ready, Probe, ProbeAck, InterestSync, ForgetHandles);
+plain!(Subscribed, Unsubscribe, Ack, Ping, Pong, Ready, Probe, ProbeAck, InterestSync, ForgetHandles, TenantAttached);
 
 /// A client's first frame.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -341,6 +341,36 @@ impl BridgeError {
         at_most("code", &self.code, CODE_BYTES_MAX)?;
         at_most("text", &self.text, TEXT_BYTES_MAX)
     }
+}
+
+/// A broker's first frame on a connection of one tenant: which bridge it belongs to, and which tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TenantAttach {
+    /// The edge.
+    pub edge: String,
+    /// The dialler's incarnation, as in the bridge's hello.
+    pub incarnation: u64,
+    /// The number of the bridge's dial, as in its hello.
+    pub dial: u64,
+    /// The number of this connection's own dial within the incarnation; higher is newer.
+    pub number: u64,
+    /// The tenant's code under the exporter of this connection.
+    pub tenant: [u8; 16],
+    /// That whoever opened this connection holds the bridge: a code under the bridge's exporter over this connection's.
+    pub proof: [u8; 32],
+}
+
+impl TenantAttach {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        at_most("edge", &self.edge, LABEL_BYTES_MAX)
+    }
+}
+
+/// The sender has taken the connection for the tenant's, and accepts its lanes from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TenantAttached {
+    /// From the attach.
+    pub number: u64,
 }
 
 /// Gives a broker a handle, within one lane.

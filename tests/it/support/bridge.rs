@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes, BytesMut};
 use glocal_core::limits::CONTROL_BYTES_MAX;
-use glocal_core::name::{Class, NodeId};
+use glocal_core::name::{Class, NodeId, TenantId};
 use glocal_node::config::Config;
-use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
+use glocal_node::trust::NodeIdentity;
+use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config, tenant_client_config};
 use glocal_wire::control::{
     AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, Presence, PresenceEnd,
     ProbeAck, Ready,
@@ -20,7 +21,7 @@ use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use glocal_wire::slice::{OpenHeader, SliceEvent, SliceHeader, SliceKind, SliceReader};
 use tokio::io::AsyncReadExt;
 
-use super::fabric::Fabric;
+use super::fabric::{Credential, Fabric};
 use super::peer::frame;
 use super::{PATIENCE, soon};
 
@@ -38,6 +39,9 @@ pub(crate) struct Hostile {
     stream: quinn::SendStream,
     next_lane: u32,
 }
+
+/// The receiving half of a control stream, with what has come of it.
+pub(crate) type Asks = (quinn::RecvStream, BytesMut);
 
 /// How the bridge is opened.
 pub(crate) struct Opening<'a> {
@@ -66,17 +70,33 @@ impl Hostile {
         opening: &Opening<'_>,
         dial: u64,
     ) -> Option<Self> {
+        Self::try_open_with(fabric, peer, at, opening, BridgeHello { dial, ..bridge_hello(opening) }).await
+    }
+
+    /// As [`Self::try_open`], with this hello.
+    pub(crate) async fn try_open_with(
+        fabric: &Fabric,
+        peer: &str,
+        at: SocketAddr,
+        opening: &Opening<'_>,
+        hello: BridgeHello,
+    ) -> Option<Self> {
         let connection = connect(fabric, opening.node, peer, at).await;
         let (mut send, mut receive) = connection.open_bi().await.ok()?;
-        send.write_all(&frame(BridgeHello { dial, ..bridge_hello(opening) })).await.ok()?;
+        send.write_all(&frame(hello)).await.ok()?;
         let mut buffer = BytesMut::new();
         let Control::BridgeHello(_) = next(&mut receive, &mut buffer).await? else { return None };
         let macs = macs(&connection, opening);
         send.write_all(&frame(AllowedSet { macs, last: true })).await.ok()?;
         send.write_all(&frame(Ready { tenants: 0 })).await.ok()?;
         while !matches!(next(&mut receive, &mut buffer).await?, Control::Ready(_)) {}
-        let answers = Arc::new(AtomicBool::new(true));
+        Some(Self::beside(connection, send, (receive, buffer)).await)
+    }
+
+    /// A tenant's connection beside a bridge, as something that lanes can be opened on.
+    pub(crate) async fn beside(connection: quinn::Connection, answers: quinn::SendStream, asks: Asks) -> Self {
         let (control, mut to_send) = tokio::sync::mpsc::channel::<Bytes>(16);
+        let mut send = answers;
         tokio::spawn(async move {
             while let Some(bytes) = to_send.recv().await {
                 if send.write_all(&bytes).await.is_err() {
@@ -84,7 +104,9 @@ impl Hostile {
                 }
             }
         });
+        let answers = Arc::new(AtomicBool::new(true));
         let (answering, acks) = (Arc::clone(&answers), control.clone());
+        let (mut receive, mut buffer) = asks;
         tokio::spawn(async move {
             while let Some(control) = next(&mut receive, &mut buffer).await {
                 if let Control::Probe(probe) = control
@@ -97,8 +119,8 @@ impl Hostile {
         });
         let heard = Lanes::default();
         tokio::spawn(listen(connection.clone(), Arc::clone(&heard)));
-        let stream = connection.open_uni().await.ok()?;
-        Some(Self { connection, heard, control, answers, stream, next_lane: 1 })
+        let stream = connection.open_uni().await.unwrap();
+        Self { connection, heard, control, answers, stream, next_lane: 1 }
     }
 
     /// Opens a lane that begins with `frames`; its number.
@@ -147,6 +169,29 @@ pub(crate) async fn connect(fabric: &Fabric, node: &str, peer: &str, at: SocketA
     let loaded = Config::load(&fabric.config(node), &[state], []).unwrap_or_else(|error| panic!("{error}"));
     let prepared = glocal_node::prepare(loaded.config).unwrap_or_else(|error| panic!("{error}"));
     let config = bridge_client_config(&prepared.trust, NodeId::parse(peer).unwrap()).unwrap();
+    dial(config, at).await
+}
+
+/// As [`connect`], under a certificate of `tenant`.
+pub(crate) async fn connect_for(
+    fabric: &Fabric,
+    node: &str,
+    peer: &str,
+    at: SocketAddr,
+    (tenant, credential): (&str, &Credential),
+) -> quinn::Connection {
+    let state = ("state_dir".to_owned(), "hostile".to_owned());
+    let loaded = Config::load(&fabric.config(node), &[state], []).unwrap_or_else(|error| panic!("{error}"));
+    let prepared = glocal_node::prepare(loaded.config).unwrap_or_else(|error| panic!("{error}"));
+    let now = glocal_node::trust::unix_now();
+    let identity =
+        NodeIdentity::from_pem(("leaf", credential.pem.as_bytes()), ("key", credential.key_pem.as_bytes()), now)
+            .unwrap();
+    let (peer, tenant) = (NodeId::parse(peer).unwrap(), TenantId::parse(tenant).unwrap());
+    dial(tenant_client_config(&prepared.trust, peer, tenant, &identity).unwrap(), at).await
+}
+
+async fn dial(config: quinn::ClientConfig, at: SocketAddr) -> quinn::Connection {
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     endpoint.connect_with(config, at, BRIDGE_SERVER_NAME).unwrap().await.unwrap()
 }
@@ -168,11 +213,27 @@ pub(crate) fn bridge_hello(opening: &Opening<'_>) -> BridgeHello {
 }
 
 fn macs(connection: &quinn::Connection, opening: &Opening<'_>) -> Vec<[u8; 16]> {
+    opening.tenants.iter().map(|tenant| mac(connection, opening.edge, tenant)).collect()
+}
+
+fn exported(connection: &quinn::Connection, label: &[u8], edge: &str) -> [u8; 32] {
     let mut secret = [0; 32];
-    connection.export_keying_material(&mut secret, b"EXPORTER-glocal-allowed-set", opening.edge.as_bytes()).unwrap();
+    connection.export_keying_material(&mut secret, label, edge.as_bytes()).unwrap();
+    secret
+}
+
+/// The code of a tenant on a connection.
+pub(crate) fn mac(connection: &quinn::Connection, edge: &str, tenant: &str) -> [u8; 16] {
+    let secret = exported(connection, b"EXPORTER-glocal-allowed-set", edge);
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &secret);
-    let code = |id: &&str| aws_lc_rs::hmac::sign(&key, id.as_bytes()).as_ref()[..16].try_into().unwrap();
-    opening.tenants.iter().map(code).collect()
+    aws_lc_rs::hmac::sign(&key, tenant.as_bytes()).as_ref()[..16].try_into().unwrap()
+}
+
+/// What whoever holds `bridge` says of another connection of its own.
+pub(crate) fn proof(bridge: &quinn::Connection, edge: &str, connection: &quinn::Connection) -> [u8; 32] {
+    const LABEL: &[u8] = b"EXPORTER-glocal-tenant-connection";
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &exported(bridge, LABEL, edge));
+    aws_lc_rs::hmac::sign(&key, &exported(connection, LABEL, edge)).as_ref().try_into().unwrap()
 }
 
 /// The next control frame; `None` when the stream is over.

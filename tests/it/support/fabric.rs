@@ -115,6 +115,21 @@ impl Fabric {
         std::fs::write(&file, text.join("\n") + "\n").unwrap();
     }
 
+    /// Gives each tenant of an edge of `node` a connection of its own; `more` are lines after all others of the edge.
+    pub(crate) fn dedicate(&self, node: &str, edge: &str, more: &str) {
+        let file = self.config(node);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let name = format!("name = \"{edge}\"\n");
+        assert!(text.contains(&name), "{node} has no edge {edge}");
+        let (before, after) = text.split_once(&name).unwrap();
+        let (rest, others) =
+            after.split_once("\n[[edges]]").map_or((after, None), |(rest, others)| (rest, Some(others)));
+        let others = others.map_or_else(String::new, |others| format!("\n[[edges]]{others}"));
+        let rest = rest.trim_end().replace("mode = \"dedicated\"", "");
+        let text = format!("{before}{name}mode = \"dedicated\"\n{rest}\n{more}\n{others}");
+        std::fs::write(&file, text).unwrap();
+    }
+
     pub(crate) fn root_pem(&self) -> String {
         std::fs::read_to_string(self.path().join("root").join("root.pem"))
             .or_else(|_| std::fs::read_to_string(self.node_dir("global/broker-g").join("root.pem")))

@@ -218,7 +218,7 @@ fn frames_of_other_streams_end_the_bridge() {
     liar.up(0, 0);
     let edge = Arc::clone(liar.link(0).edge());
     let peer = crate::testing::principal("tenantA", "alice", glocal_core::identity::Role::Tenant);
-    let mut reader = LaneReader::new(Arc::new(Incoming::new(Arc::clone(&liar.shared), edge, peer)));
+    let mut reader = LaneReader::new(Arc::new(Incoming::new(Arc::clone(&liar.shared), edge, peer, Carries::Everybody)));
     let mut lane = announce();
     lane.unsplit(relayed(1, OWN).encode());
     arrive(&mut liar, &mut reader, &slice(1, Some((Class::Live, "tenantA")), &lane)).unwrap();
@@ -376,5 +376,34 @@ fn what_comes_back_in_a_circle_is_dropped_and_is_no_lie() {
         assert_eq!(node.link(0).edge().refused.value(), refused, "after {hops} hops");
         let dropped = node.tenant("tenantA").counters().class(Class::Ctrl).drops(DropReason::BadTarget);
         assert_eq!(dropped, u64::from(id));
+    }
+}
+
+#[test]
+fn a_tenants_connection_carries_that_tenant_and_the_bridge_beside_it_nobody() {
+    for (of, carries) in [("another tenant", true), ("nobody", false)] {
+        let mut node = Node::new(0);
+        node.up(1, 0);
+        let (one, two) = (node.tenant("tenantA"), node.tenant("tenantB"));
+        assert!(node.allowed(1).contains(one.key()) && node.allowed(1).contains(two.key()), "the edge allows both");
+        let carries = if carries { Carries::One(two.key()) } else { Carries::Nobody };
+        let edge = Arc::clone(node.link(1).edge());
+        let peer = crate::testing::node_principal(&edge.peer().to_string());
+        let incoming = Incoming::new(Arc::clone(&node.shared), edge, peer, carries);
+        let mut reader = LaneReader::new(Arc::new(incoming));
+        let mut client = node.client("tenantA", "alice");
+        client.say(&mut node, subscribe(1, ">"));
+        let mut lane = announce();
+        lane.unsplit(relayed(1, &[(GLOBAL, &[])]).encode());
+        arrive(&mut node, &mut reader, &slice(1, Some((Class::Live, "tenantA")), &lane)).unwrap();
+        let refused = || node.link(1).edge().refused.value();
+        assert_eq!(refused(), 2, "{of}: the lane and its slice");
+        assert_eq!(messages(&client.read()), [""; 0], "{of}");
+        assert_eq!(one.counters().class(Class::Live).relayed_in.value(), 0, "{of}");
+        arrive(&mut node, &mut reader, &slice(2, Some((Class::Live, "tenantB")), b"")).unwrap();
+        let own = if carries == Carries::Nobody { 3 } else { 2 };
+        assert_eq!(node.link(1).edge().refused.value(), own, "{of}");
+        let taken = until_closed(&mut node, &mut reader, |_| slice(1, None, b"x"));
+        assert!(taken <= glocal_core::limits::BRIDGE_REFUSALS_MAX, "repeats close it");
     }
 }

@@ -53,6 +53,8 @@ fn every_control() -> Vec<Control> {
         Probe { id: 1 }.into(),
         ProbeAck { id: 1 }.into(),
         BridgeError { code: "x".into(), text: text() }.into(),
+        TenantAttach { edge: "e".into(), incarnation: 1, dial: 1, number: 1, tenant: [1; 16], proof: [1; 32] }.into(),
+        TenantAttached { number: 1 }.into(),
         AnnounceBroker { handle: 1, node: "region-a/a".into(), incarnation: 1 }.into(),
         AnnounceSender { handle: 1, session: 1, tenant: "tenantB".into(), region: None, agent: None, uid: text() }
             .into(),
