@@ -236,6 +236,12 @@ pub const BUNDLE_DIGESTS_MAX: usize = 1_024;
 pub const BUNDLE_TRANSFER_BYTES_MAX: usize = HEAD_BYTES_MAX + CERTIFICATE_BYTES_MAX + 1024;
 /// How long a peer may take for a head or section it was asked for, in milliseconds, before it is asked again.
 pub const BUNDLE_TRANSFER_MS_MAX: u64 = 60_000;
+/// Longest a re-signer listens for a newer bundle after its start before it signs, in seconds: bridges are up long before.
+pub const RESIGN_SETTLE_SECONDS_MAX: i64 = 60;
+/// Pause of a re-signer after its first failure, in milliseconds.
+pub const RESIGN_RETRY_MS_MIN: u64 = 1_000;
+/// Longest pause of a re-signer between two tries, in milliseconds: half of a bundle's life holds thousands of them.
+pub const RESIGN_RETRY_MS_MAX: u64 = 600_000;
 /// Size of one signed bundle file, in bytes.
 pub const BUNDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Size of one configuration or plan file, in bytes.

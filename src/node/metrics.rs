@@ -84,9 +84,19 @@ impl NodeCollector {
         counters(e, "bundle_refused", "Bundles and sections that were not taken", happened(refused.into_iter()))?;
         let stale = context.reloader.holding().stale() as u64;
         gauges(e, "bundle_stale_sections", "Tenants that hold by an outdated section", one(stale))?;
+        self.resigner(e)?;
         let refusals = trust.refusals();
         let refused = Deny::ALL.iter().map(|r| (vec![("reason", r.code().to_owned())], refusals.count(*r)));
         counters(e, "handshakes_refused", "Certificates refused by reason", happened(refused))
+    }
+
+    fn resigner(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(resigner) = self.0.reloader.resigner() else { return Ok(()) };
+        counters(e, "bundle_resigned", "Bundles this node has signed afresh", one(resigner.signed.value()))?;
+        let failures = resigner.failures().map(|(code, count)| (vec![("reason", code.to_owned())], count));
+        counters(e, "bundle_resign_failures", "Bundles that were due and not signed", happened(failures))?;
+        let next = resigner.next().and_then(|next| u64::try_from(next.0).ok()).unwrap_or(0);
+        gauges(e, "bundle_resign_seconds", "When it signs next, seconds since 1970; 0 when it cannot", one(next))
     }
 
     fn edges(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -21,6 +21,7 @@ mod link;
 mod peer;
 mod refusal;
 mod signed;
+mod signing;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tls;
@@ -35,6 +36,7 @@ pub use signed::{
     BundleFileError, BundleLoadError, Unsigned, load_bundle, load_bundle_file, read_bundle_file, section_piece,
     verify_head,
 };
+pub use signing::{BundleSigner, SignerError, check_private};
 pub use verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 
 use chain::ChainCache;

@@ -25,6 +25,7 @@ mod mesh_hostile_broker;
 mod mesh_hostile_bundle;
 mod mesh_life;
 mod mesh_reload;
+mod mesh_resign;
 mod mesh_sight;
 mod mesh_slow;
 mod mesh_strangers;
