@@ -298,6 +298,8 @@ pub const LINK_COST_MAX: u32 = 1_000_000;
 pub const LINK_COST_MICROS: u64 = 5_000;
 /// Round-trip times of one edge that are remembered, about one a second; half of them are needed before a cost follows.
 pub const LINK_RTTS: usize = 8;
+/// Least pause between two lives that a running broker begins since it has heard of a later one of its own, in milliseconds.
+pub const REBIRTH_PAUSE_MS: u64 = 30_000;
 /// How far ahead of this broker's own an epoch or incarnation may be, in milliseconds: a century of clock error.
 pub const LINK_EPOCH_AHEAD_MAX: u64 = 100 * 365 * 86_400_000;
 /// Pause between two tellings of one edge's cost, in milliseconds: routes must not follow every jitter.

@@ -71,7 +71,7 @@ pub fn hello(shared: &Shared, edge: &Label, dial: u64) -> BridgeHello {
         features: 0,
         fabric: shared.fabric.to_string(),
         node: shared.node.to_string(),
-        incarnation: shared.incarnation,
+        incarnation: shared.incarnation(),
         edge: edge.to_string(),
         dial,
         max_payload: shared.max_payload_bytes,

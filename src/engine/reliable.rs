@@ -35,7 +35,7 @@ mod arrival;
 mod publish;
 
 pub use again::tick;
-pub(crate) use again::{heard, on_letter};
+pub(crate) use again::{begin_life, heard, on_letter};
 pub(crate) use arrival::{Arrived, arrive};
 pub(crate) use publish::{Asked, Chosen, Full, publish, take_room};
 
@@ -105,6 +105,20 @@ impl Parcel {
             redelivered: true,
             groups: Groups::new(),
             tried: brokers,
+            asker: self.asker.clone(),
+            ..*self
+        }
+    }
+
+    /// The same message, of another life of this broker: its target may have had it in the life before.
+    fn in_life(&self, incarnation: u64) -> Self {
+        Self {
+            sender: Arc::clone(&self.sender),
+            incarnation,
+            tail: self.tail.clone(),
+            redelivered: true,
+            groups: self.groups.clone(),
+            tried: self.tried.clone(),
             asker: self.asker.clone(),
             ..*self
         }

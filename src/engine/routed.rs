@@ -48,7 +48,7 @@ pub fn send(shared: &Shared, tenant: &Tenant, target: BrokerIndex, control: &Con
         return false;
     };
     let routed = Routed { target: target.0, origin: shared.own.0, hops: 0, kind, body };
-    pass_on(shared, tenant, (target, shared.own, shared.incarnation), routed, now)
+    pass_on(shared, tenant, (target, shared.own, shared.incarnation()), routed, now)
 }
 
 /// Passes a frame on towards its target, one hop further. Whether it was queued.

@@ -176,7 +176,7 @@ fn take_edge(
     const OVERLAP_MS: u64 = 2_000;
     let now = context.clock.now();
     let age = match candidate.dialled {
-        Some((_, dial)) => (context.shared.incarnation, dial),
+        Some((_, dial)) => (context.shared.incarnation(), dial),
         None => (greeted.peer.incarnation, greeted.peer.dial),
     };
     let dialled = candidate.dialled.is_some();

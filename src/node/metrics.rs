@@ -72,6 +72,8 @@ impl NodeCollector {
         counters(e, "protocol_errors", "Sessions closed for protocol errors", one(node.protocol_errors.value()))?;
         counters(e, "bridge_faults", "Bridges closed for faults", one(node.bridge_faults.value()))?;
         let duplicates = one(node.duplicate_nodes.value());
+        let lives = one(node.lives_exceeded.value());
+        counters(e, "lives_exceeded", "Later lives of this broker that it was told of and exceeded", lives)?;
         counters(e, "duplicate_nodes", "Bridges refused since another broker bears the same name", duplicates)?;
         let trust = context.trust();
         let head = trust.bundle().head();

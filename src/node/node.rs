@@ -21,6 +21,7 @@ use crate::listener::nats::Carrier;
 use crate::listener::{self, Admission};
 use crate::live::Live;
 use crate::ops;
+use crate::rebirth;
 use crate::reliable_task;
 use crate::reload;
 use crate::start::{Listening, Prepared, StartError};
@@ -64,7 +65,6 @@ impl Node {
     /// The port or file that cannot be had.
     pub async fn start(prepared: Prepared) -> Result<Self, StartError> {
         let Prepared { config, trust, shared, driver, clock, reloader, lock } = prepared;
-        let trust = Live::new(trust);
         let tcp = TcpListener::bind(config.native_tcp).await.map_err(listen("broker_port", config.native_tcp))?;
         let ops_listener = optional("ops_listen", config.ops_listen).await?;
         let nats_listener = optional("nats_port", config.nats_tcp).await?;
@@ -90,6 +90,7 @@ impl Node {
             bridges: bridges.clone(),
             advisor: Arc::new(Advisor::new(Arc::clone(&shared))),
             shared,
+            later_life: Arc::default(),
             clock,
             control: ControlHandle(requests),
             counters: Arc::new(NodeCounters::default()),
@@ -126,6 +127,7 @@ impl Node {
         }
         context.tasks.spawn(reliable_task::run(context.clone()));
         context.tasks.spawn(reload::watch(context.clone()));
+        context.tasks.spawn(rebirth::watch(context.clone()));
         context.tasks.spawn(admin::serve(context.clone(), socket));
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
@@ -235,7 +237,7 @@ fn announce(context: &Context, listening: &Listening) -> Result<(), StartError> 
     let ops = listening.ops.map_or_else(|| "off".to_owned(), |a| a.to_string());
     tracing::info!(
         node = %listening.node, tcp = %listening.native_tcp, quic = %listening.native_quic,
-        bridge = %listening.bridge, %ops, incarnation = context.shared.incarnation,
+        bridge = %listening.bridge, %ops, incarnation = context.shared.incarnation(),
         "ready: {} ({}) of fabric {}", listening.node, context.config().role.as_str(), context.shared.fabric
     );
     Ok(())

@@ -18,6 +18,7 @@ use glocal_engine::shared::Shared;
 
 use crate::clock::Clock;
 use crate::config::{ClientAuth, Config, ConfigErrors, EdgeConfig, EdgeMode, HostPort, TenantSet};
+use crate::live::Live;
 use crate::reload::Reloader;
 use crate::reload::stored::newest;
 use crate::state::{self, StateError, StateLock};
@@ -133,8 +134,8 @@ pub enum StartError {
 pub struct Prepared {
     /// The configuration, with edges completed from the bundle.
     pub config: Arc<Config>,
-    /// The trust epoch.
-    pub trust: Arc<Trust>,
+    /// The trust epoch in force.
+    pub trust: Live<Trust>,
     /// What machines share.
     pub shared: Arc<Shared>,
     /// The control half.
@@ -170,7 +171,8 @@ pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
     let bundle = Arc::clone(holding.bundle());
     let signer = signer(&config, &roots, bundle.head())?;
     let trust = Trust::new(roots, Arc::clone(&bundle), identity, options, now);
-    let trust = Arc::new(trust.map_err(|source| StartError::Trust { place: place(&config, &source), source })?);
+    let trust = trust.map_err(|source| StartError::Trust { place: place(&config, &source), source })?;
+    let trust = Live::new(Arc::new(trust));
     let raw = Arc::new(config.clone());
     config.edges = edges(&config, &bundle)?;
     let lock = state::prepare(&config.state_dir)?;
@@ -280,10 +282,11 @@ fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) 
 /// Builds the node's machines.
 fn assemble(
     config: &Config,
-    trust: &Arc<Trust>,
+    live: &Live<Trust>,
     incarnation: u64,
     clock: Clock,
 ) -> Result<(Arc<Shared>, Driver), StartError> {
+    let trust = live.now();
     let bundle = trust.bundle();
     let tenants = Arc::new(Tenants::new(bundle.sections().cloned().map(Arc::new)));
     let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));
@@ -294,8 +297,8 @@ fn assemble(
         let source = trust::TrustError::OwnCertificate { node: config.node.clone(), reason };
         StartError::Trust { place: place(config, &source), source }
     };
-    let in_force = Arc::clone(trust);
-    let admit = trust::admit_by(move || Arc::clone(&in_force));
+    let in_force = live.clone();
+    let admit = trust::admit_by(move || in_force.now());
     let crypto =
         NodeLinkCrypto::make(&bundle.head().fabric, trust.identity(), incarnation, admit).map_err(|source| {
             let file = config.node_key.path().map_or_else(|| PathBuf::from("node_key"), std::path::Path::to_path_buf);

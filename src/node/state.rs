@@ -41,6 +41,13 @@ pub fn prepare(dir: &Path) -> Result<StateLock, StateError> {
     }
 }
 
+/// Milliseconds since 1970 by the clock, zero before.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The next incarnation: max(stored + 1, milliseconds since 1970), on disk before it is returned.
 ///
 /// # Errors
@@ -66,10 +73,22 @@ pub fn next_incarnation(dir: &Path) -> Result<u64, StateError> {
             failed("cannot be read")(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
         })?,
     };
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let next = stored.saturating_add(1).max(u64::try_from(since.as_millis()).unwrap_or(0));
-    write_atomically(&path, format!("{next}\n").as_bytes()).map_err(failed("cannot be written"))?;
+    let next = stored.saturating_add(1).max(unix_ms());
+    store_incarnation(dir, next)?;
     Ok(next)
+}
+
+/// Stores an incarnation, so that it may be used.
+///
+/// # Errors
+/// [`StateError`] naming the file; then the node must go on in the one it has.
+pub fn store_incarnation(dir: &Path, incarnation: u64) -> Result<(), StateError> {
+    let path = dir.join("incarnation");
+    write_atomically(&path, format!("{incarnation}\n").as_bytes()).map_err(|source| StateError {
+        path,
+        what: "cannot be written",
+        source: Some(source),
+    })
 }
 
 /// Longest stored bundle version, in bytes: two numbers of twenty digits, a blank and a newline.

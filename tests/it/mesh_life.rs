@@ -11,7 +11,7 @@ use glocal_node::edge_status::Failure;
 use glocal_wire::control::Control;
 
 use crate::support::fabric::{Credential, Fabric, Shape};
-use crate::support::node::{GLOBAL, Local, Process, REGION_A, REGION_B, ask, http};
+use crate::support::node::{GLOBAL, Local, Mesh, Process, REGION_A, REGION_B, ask, http};
 use crate::support::peer::{BRIDGE, NATIVE, Peer, tls_of};
 use crate::support::{eventually, eventually_blocking, soon};
 
@@ -361,4 +361,50 @@ async fn a_tenant_has_as_many_sessions_on_a_broker_as_its_section_allows() {
     andy.close().await;
     eventually("andy's place", || (node.0.context().counters.sessions.value() == 2).then_some(())).await;
     fabric.client(node.at(), "andy").await.flush().await.unwrap();
+}
+
+/// The disk of region a's broker is wiped and its clock goes back: it starts in a life that the fabric has seen the end of.
+/// It exceeds that, and has its edges and traffic back; sessions stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_whose_disk_and_clock_went_back_exceeds_its_later_life() {
+    /// An hour ahead of the clock, in milliseconds.
+    const AHEAD_MS: u64 = 3_600_000;
+    const EDGE: &str = "global-region-a";
+    let fabric = Fabric::new();
+    let state = fabric.node_dir(REGION_A).join("state");
+    std::fs::create_dir_all(&state).unwrap();
+    std::fs::write(state.join("incarnation"), (glocal_node::state::unix_ms() + AHEAD_MS).to_string()).unwrap();
+    let mesh = Mesh::start(&fabric).await;
+    let known = mesh.a.0.context().shared.incarnation();
+    let anna = fabric.client(mesh.b.at(), "anna").await;
+    let mut news = anna.subscribe("news", None).await.unwrap();
+    let Mesh { global, a, b } = mesh;
+    a.0.leave().await;
+    std::fs::remove_dir_all(&state).unwrap();
+    fabric.point(REGION_A, crate::support::fabric::NO_PORT.parse().unwrap());
+    let a = Local::start(&fabric, REGION_A).await;
+    assert!(a.0.context().shared.incarnation() < known);
+    let (alice, andy) = (fabric.client(a.at(), "alice").await, fabric.client(a.at(), "andy").await);
+    let mut own = andy.subscribe("own", None).await.unwrap();
+    let sessions = a.0.context().counters.sessions_opened.value();
+    fabric.point(REGION_A, global.at().bridge);
+    let report = a.0.context().reloader.reload(a.0.context()).await;
+    assert!(report.is_whole(), "{report:?}");
+    let since = Instant::now();
+    eventually("a life above the one known", || (a.0.context().shared.incarnation() > known).then_some(())).await;
+    let stored = std::fs::read_to_string(state.join("incarnation")).unwrap();
+    assert_eq!(stored.trim().parse(), Ok(a.0.context().shared.incarnation()), "stored before it is used");
+    a.up(EDGE).await;
+    global.up(EDGE).await;
+    a.knows_filters("tenantA", 1).await;
+    let publish = |text: &str| Publish { class: Some(Class::Ctrl), ack: true, ..Publish::new("news", text.to_owned()) };
+    alice.publish_with(publish("back")).await.unwrap();
+    assert_eq!(payload(&mut news).await, "back");
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    alice.publish("own", "still here").await.unwrap();
+    assert_eq!(payload(&mut own).await, "still here");
+    assert_eq!(a.0.context().counters.sessions_opened.value(), sessions, "no session has noticed");
+    assert_eq!(a.metric("glocal_lives_exceeded_total", &[]).await, 1);
+    assert_eq!(global.metric("glocal_duplicate_nodes_total", &[]).await, 0);
+    drop(b);
 }

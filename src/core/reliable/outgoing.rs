@@ -376,6 +376,17 @@ impl<M: Clone, R> Outgoing<M, R> {
         orphans
     }
 
+    /// This broker begins another life: everything comes back, of each target in sequence, to be accepted anew.
+    pub fn restart(&mut self, budget: &Budget) -> Vec<(BrokerIndex, Orphan<M>)> {
+        let brokers: Vec<_> = self.targets.keys().copied().collect();
+        let mut orphans = Vec::new();
+        for broker in brokers {
+            orphans.extend(self.give_up(broker, budget).into_iter().map(|orphan| (broker, orphan)));
+        }
+        self.targets.clear();
+        orphans
+    }
+
     /// `from` has no member of `group` for message `seq`, which it has to acknowledge all the same. `None` when it was not
     /// asked for one.
     pub fn no_member(&mut self, from: BrokerIndex, seq: u64, group: &QueueGroup) -> Option<Orphan<M>> {

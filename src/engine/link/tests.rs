@@ -91,7 +91,7 @@ impl Bridge {
         };
         let mut batch = Batch::default();
         batch.begin();
-        let step = Back { back: 0, life: self.to.shared.incarnation };
+        let step = Back { back: 0, life: self.to.shared.incarnation() };
         let target = TargetGroups { step, ..TargetGroups::plain(self.to.shared.own) };
         batch.relay(&self.from.link(0), &[target], &message);
         batch.flush(&self.from.shared, NOW);

@@ -265,6 +265,11 @@ impl<'l> LinkStateStream<'l> {
                 tracing::debug!(edge = %edge.name(), peer = %edge.peer(), "link state is not taken: {error}");
                 return Ok(());
             }
+            LinkError::LaterLife(life) => {
+                // No fault of the peer's: it tells what it knows.
+                context.later_life.heard(*life);
+                return Ok(());
+            }
             LinkError::OwnName => {
                 tracing::error!(edge = %edge.name(), peer = %edge.peer(), "duplicate-node: {error}");
             }
