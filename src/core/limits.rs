@@ -64,6 +64,13 @@ pub const HOPS_MAX: u8 = 16;
 
 /// Largest slice of one lane on a bridge, in bytes (DESIGN section 6).
 pub const SLICE_BYTES_MAX: usize = 16 * 1024;
+/// Pause between an answered probe in a data stream and the next one there, in milliseconds.
+pub const PATH_PROBE_MS: u64 = 500;
+/// How long a probe in a data stream may be unanswered at least, in milliseconds: twice what silence may last, since a reader
+/// may wait for the control half, which no answer on a control stream does.
+pub const PATH_DEAD_MS_MIN: u64 = 2_000;
+/// Probes of a peer that wait for their answer: four for each stream, of which an honest peer needs one.
+pub const PATH_ANSWERS_MAX: usize = 64;
 /// Data streams per bridge and direction (DESIGN section 6).
 pub const BRIDGE_STREAMS: usize = 16;
 /// Most lanes one peer may hold open on one bridge: two tenants' worth of state per allowed tenant at 10 000 tenants.

@@ -10,7 +10,7 @@ use glocal_core::edge::{Edge, TenantSet};
 use glocal_core::limits::{ALLOWED_SET_MACS_MAX, TENANTS_MAX};
 use glocal_core::name::{Label, NodeId};
 use glocal_core::tenant::TenantKey;
-use glocal_wire::control::{AllowedSet, BridgeHello, PROTOCOL_VERSION};
+use glocal_wire::control::{AllowedSet, BridgeHello, FEATURE_PATH_PROBE, PROTOCOL_VERSION};
 
 use crate::shared::Shared;
 
@@ -68,7 +68,7 @@ impl HandshakeError {
 pub fn hello(shared: &Shared, edge: &Label, dial: u64) -> BridgeHello {
     BridgeHello {
         versions: vec![PROTOCOL_VERSION],
-        features: 0,
+        features: FEATURE_PATH_PROBE,
         fabric: shared.fabric.to_string(),
         node: shared.node.to_string(),
         incarnation: shared.incarnation(),

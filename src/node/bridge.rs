@@ -29,6 +29,7 @@ mod accept;
 mod control_stream;
 mod dial;
 mod follow;
+mod path;
 mod reader;
 mod writer;
 
@@ -37,6 +38,7 @@ pub(crate) use dial::keep_dialled;
 
 use control_stream::ControlStream;
 use follow::Follower;
+use path::Path;
 
 /// Label of the key under which allowed tenants are compared (RFC 8446 section 7.5).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-glocal-allowed-set";
@@ -244,7 +246,8 @@ async fn serve_bridge(
             status.up(State { since, dialled, remote: remote.clone(), allowed: tenants, ..State::default() });
             tracing::info!(edge = %link.edge().name(), peer = %link.edge().peer(), %remote, tenants,
                 "bridge up: {} <-> {}", context.shared.node, link.edge().peer());
-            carry(context, status, &link, candidate, (greeted.control, allowance), cancel).await
+            let features = greeted.peer.features;
+            carry(context, status, &link, candidate, (greeted.control, allowance, features), cancel).await
         }
         Err(ended) => ended,
     };
@@ -304,7 +307,7 @@ async fn carry(
     status: &EdgeStatus,
     link: &Arc<Link>,
     candidate: &Candidate,
-    (control, allowance): (ControlStream, Allowance),
+    (control, allowance, features): (ControlStream, Allowance, u64),
     cancel: CancellationToken,
 ) -> Ended {
     let connection = &candidate.connection;
@@ -312,13 +315,15 @@ async fn carry(
     let incoming = Arc::new(Incoming::new(Arc::clone(&context.shared), edge, Arc::clone(&candidate.principal)));
     let usage = if candidate.dialled.is_some() { Usage::Server } else { Usage::Client };
     let mut follower = Follower::new(context, link, connection, allowance);
+    let (path, to_answer) = Path::new(connection, features);
+    let path = Arc::new(path);
     let mut readers = JoinSet::new();
     let ended = tokio::select! {
         biased;
         () = cancel.cancelled() => replaced(),
-        ended = control_stream::run(context, status, &mut follower, control, &candidate.chain, usage) => ended,
-        ended = reader::run(context, connection, &incoming, &mut readers) => ended,
-        ended = writer::run(context, connection, link) => ended,
+        ended = control_stream::run(context, status, &mut follower, control, (&candidate.chain, usage), (&path, to_answer)) => ended,
+        ended = reader::run(context, connection, (&incoming, &path), &mut readers) => ended,
+        ended = writer::run(context, connection, link, &path) => ended,
         reason = connection.closed() => closed(&reason),
     };
     // None of them may still route for this bridge when the next one of the edge comes up.

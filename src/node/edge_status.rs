@@ -32,11 +32,13 @@ pub enum Failure {
     Closed,
     /// Another broker with a key of its own bears the same name, and lives.
     DuplicateNode,
+    /// The peer answers, but does not read a stream that carries data.
+    HalfDead,
 }
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NobodyThere,
         Self::WrongCa,
         Self::Expired,
@@ -47,6 +49,7 @@ impl Failure {
         Self::Fault,
         Self::Closed,
         Self::DuplicateNode,
+        Self::HalfDead,
     ];
 
     /// The stable code: log field, metric label, `status` field.
@@ -63,6 +66,7 @@ impl Failure {
             Self::Fault => "fault",
             Self::Closed => "closed",
             Self::DuplicateNode => "duplicate-node",
+            Self::HalfDead => "half-dead",
         }
     }
 }

@@ -23,7 +23,10 @@ pub use body::{
 pub use interest::{InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd};
 
 pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
-pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp};
+pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp, PathProbeAck};
+
+/// Bit of a bridge hello's features: the sender answers probes in data streams.
+pub const FEATURE_PATH_PROBE: u64 = 1;
 
 use crate::frame::CONTROL_HEAD_BYTES;
 use crate::{EncodeError, FrameError};
@@ -147,6 +150,8 @@ control! {
     LinkDigest = 0x25;
     /// Whether a broker has an observer of all tenants.
     LinkObserver = 0x26;
+    /// Answers a probe in a data stream.
+    PathProbeAck = 0x27;
     /// A target tells an origin how far it has delivered.
     Delivered = 0x28;
     /// A broker on the way had no room for a message.

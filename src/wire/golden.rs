@@ -10,13 +10,13 @@ use crate::control::{
     Ack, AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello,
     BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, Error, ForgetHandles, Goodbye, Hello, Interest,
     InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree, LinkDigest, LinkDown, LinkKey,
-    LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Presence,
-    PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
+    LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed, PathProbeAck, Ping, Pong,
+    Presence, PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribe, Subscribed, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
 use crate::frame::{FrameLimits, Next, next_frame};
-use crate::slice::{OpenHeader, SliceEvent, SliceHeader, SliceKind, SliceReader};
+use crate::slice::{OpenHeader, SliceEvent, SliceHeader, SliceKind, SliceReader, probe_slice};
 
 const FILE: &str = include_str!("golden/v1.txt");
 const LIMITS: FrameLimits = FrameLimits::open(1024 * 1024);
@@ -152,6 +152,7 @@ fn bridge_controls() -> Vec<(&'static str, Control)> {
             "link-observer",
             LinkObserver { node: text("global/g1"), incarnation: 8, seq: 2, present: true, signature: [6; 64] }.into(),
         ),
+        ("path-probe-ack", PathProbeAck { id: 1 << 40 }.into()),
         ("delivered", Delivered { class: 1, incarnation: 8, through: 1 << 40, gap: true }.into()),
         ("overflowed", Overflowed { class: 3, incarnation: 8, seq: 300 }.into()),
         ("memberless", Memberless { class: 3, incarnation: 8, seq: 11, group: text("workers") }.into()),
@@ -258,6 +259,11 @@ fn slices() -> Vec<(&'static str, Vec<u8>)> {
         ("slice-open", opened.to_vec()),
         ("slice-data", data.to_vec()),
         ("slice-reset", header(1, 0, SliceKind::Reset).to_vec()),
+        ("slice-probe", {
+            let mut probe = BytesMut::new();
+            probe_slice(0x0102_0304_0506_0708, &mut probe);
+            probe.to_vec()
+        }),
     ]
 }
 
@@ -360,6 +366,7 @@ fn golden_slices_read_as_events() {
         SliceEvent::Data { lane: 1, bytes: Bytes::from_static(b"ab") },
         SliceEvent::Data { lane: 0x0102_0304, bytes: Bytes::from_static(b"xyz") },
         SliceEvent::Reset { lane: 1 },
+        SliceEvent::Probe { id: 0x0102_0304_0506_0708 },
     ];
     for event in expected {
         assert_eq!(reader.next_event(&mut stream), Ok(Some(event)));

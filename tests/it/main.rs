@@ -21,6 +21,7 @@ mod mesh_demo;
 mod mesh_edges;
 #[cfg(glocal_guards)]
 mod mesh_guards;
+mod mesh_half_dead;
 mod mesh_hostile_broker;
 mod mesh_hostile_bundle;
 mod mesh_life;

@@ -11,8 +11,8 @@ use glocal_core::name::{Class, NodeId};
 use glocal_node::config::Config;
 use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config};
 use glocal_wire::control::{
-    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, Presence, PresenceEnd,
-    ProbeAck, Ready,
+    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, PathProbeAck, Presence,
+    PresenceEnd, ProbeAck, Ready,
 };
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
@@ -66,9 +66,21 @@ impl Hostile {
         opening: &Opening<'_>,
         dial: u64,
     ) -> Option<Self> {
+        Self::try_open_with(fabric, peer, at, opening, (dial, 0), Arc::new(AtomicBool::new(true))).await
+    }
+
+    /// As [`Self::try_open`], with features, and reading data streams only while `reads`.
+    pub(crate) async fn try_open_with(
+        fabric: &Fabric,
+        peer: &str,
+        at: SocketAddr,
+        opening: &Opening<'_>,
+        (dial, features): (u64, u64),
+        reads: Arc<AtomicBool>,
+    ) -> Option<Self> {
         let connection = connect(fabric, opening.node, peer, at).await;
         let (mut send, mut receive) = connection.open_bi().await.ok()?;
-        send.write_all(&frame(BridgeHello { dial, ..bridge_hello(opening) })).await.ok()?;
+        send.write_all(&frame(BridgeHello { dial, features, ..bridge_hello(opening) })).await.ok()?;
         let mut buffer = BytesMut::new();
         let Control::BridgeHello(_) = next(&mut receive, &mut buffer).await? else { return None };
         let macs = macs(&connection, opening);
@@ -96,7 +108,7 @@ impl Hostile {
             }
         });
         let heard = Lanes::default();
-        tokio::spawn(listen(connection.clone(), Arc::clone(&heard)));
+        tokio::spawn(listen(connection.clone(), Arc::clone(&heard), (control.clone(), reads)));
         let stream = connection.open_uni().await.ok()?;
         Some(Self { connection, heard, control, answers, stream, next_lane: 1 })
     }
@@ -196,13 +208,21 @@ pub(crate) async fn next(receive: &mut quinn::RecvStream, buffer: &mut BytesMut)
 }
 
 /// Notes the lanes the peer opens and how much it sends in them.
-async fn listen(connection: quinn::Connection, heard: Lanes) {
+async fn listen(
+    connection: quinn::Connection,
+    heard: Lanes,
+    (answers, reads): (tokio::sync::mpsc::Sender<Bytes>, Arc<AtomicBool>),
+) {
     while let Ok(mut stream) = connection.accept_uni().await {
-        let heard = Arc::clone(&heard);
+        let (heard, answers, reads) = (Arc::clone(&heard), answers.clone(), Arc::clone(&reads));
         tokio::spawn(async move {
             let mut slices = SliceReader::new();
             let mut lanes = BTreeMap::new();
             while let Ok(Some(chunk)) = stream.read_chunk(64 * 1024, true).await {
+                if !reads.load(Ordering::Relaxed) {
+                    // Neither read nor refused: as a reader that hangs.
+                    return std::future::pending().await;
+                }
                 let mut bytes: Bytes = chunk.bytes;
                 while let Some(event) = slices.next_event(&mut bytes).unwrap() {
                     match event {
@@ -214,6 +234,9 @@ async fn listen(connection: quinn::Connection, heard: Lanes) {
                             *heard.lock().unwrap().get_mut(&lanes[&lane]).unwrap() += bytes.len();
                         }
                         SliceEvent::Reset { .. } => {}
+                        SliceEvent::Probe { id } => {
+                            let _ = answers.send(frame(PathProbeAck { id }).freeze()).await;
+                        }
                     }
                 }
             }

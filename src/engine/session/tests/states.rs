@@ -67,6 +67,7 @@ fn every_control() -> Vec<Control> {
         LinkDown { edge: "e".into(), epoch: 1, by: 0, incarnation: 1, signature: [0; 64] }.into(),
         LinkDigest { root: 1, buckets: vec![], answer: false }.into(),
         LinkObserver { node: "r/n".into(), incarnation: 1, seq: 1, present: true, signature: [0; 64] }.into(),
+        PathProbeAck { id: 1 }.into(),
         Delivered { class: 1, incarnation: 1, through: 1, gap: false }.into(),
         Overflowed { class: 1, incarnation: 1, seq: 1 }.into(),
         Memberless { class: 1, incarnation: 1, seq: 1, group: "g".into() }.into(),
