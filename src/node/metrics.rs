@@ -126,7 +126,19 @@ impl NodeCollector {
             let labels = vec![("edge", link.edge().name().to_string())];
             (labels, link.inbox().with(|lanes| lanes.sched().backlog_bytes()) as u64)
         });
-        gauges(e, "edge_queued_bytes", "Bytes waiting for an edge", queued.collect())
+        gauges(e, "edge_queued_bytes", "Bytes waiting for an edge", queued.collect())?;
+        let tenants = context.shared.tenants();
+        let lost = links.iter().filter(|link| !link.edge().is_retired()).flat_map(|link| {
+            let lost: Vec<_> = link.inbox().with(|lanes| lanes.lost().collect());
+            let tenants = &tenants;
+            lost.into_iter().filter_map(move |(tenant, class, reason, frames)| {
+                let mut labels = class_labels(tenants.by_key(tenant)?, class);
+                labels.extend([("edge", link.edge().name().to_string()), ("reason", reason.to_owned())]);
+                Some((labels, frames))
+            })
+        });
+        let lost = lost.collect();
+        counters(e, "edge_dropped", "Frames lost on their way into an edge", lost)
     }
 
     fn tenants(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
