@@ -9,7 +9,7 @@ use glocal_core::limits::PATH_DEAD_MS_MIN;
 use glocal_node::edge_status::Failure;
 use glocal_wire::control::FEATURE_PATH_PROBE;
 
-use crate::support::bridge::{Hostile, Opening};
+use crate::support::bridge::{Hostile, Manner, Opening};
 use crate::support::eventually;
 use crate::support::fabric::Fabric;
 use crate::support::node::{GLOBAL, Local, Mesh, REGION_A};
@@ -19,7 +19,8 @@ const REGION: Opening<'static> = Opening { node: REGION_A, edge: EDGE, tenants: 
 
 async fn open(fabric: &Fabric, global: &Local, dial: u64, features: u64, reads: &Arc<AtomicBool>) -> Hostile {
     let at = global.at().bridge;
-    let opened = Hostile::try_open_with(fabric, GLOBAL, at, &REGION, (dial, features), Arc::clone(reads)).await;
+    let manner = Manner { dial, features, reads: Arc::clone(reads), ..Manner::default() };
+    let opened = Hostile::try_open_with(fabric, GLOBAL, at, &REGION, manner).await;
     opened.expect("the bridge to come up")
 }
 

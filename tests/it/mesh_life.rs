@@ -106,6 +106,9 @@ fn impostor(credential: &Credential) -> (quinn::Endpoint, SocketAddr) {
     (endpoint, at)
 }
 
+/// RB-45: wrong CA, expired, wrong name and nobody there are states of their own in `status` and metrics. How often an edge
+/// is tried, and what the log says of it: `an_edge_that_stays_down_is_tried_less_and_less_and_logged_once`; the jitter and
+/// the cap: `pauses_double_up_to_a_cap_and_are_jittered`.
 #[tokio::test(flavor = "multi_thread")]
 async fn why_an_edge_is_down_has_a_state_of_its_own() {
     let fabric = Fabric::new();
@@ -407,4 +410,56 @@ async fn a_broker_whose_disk_and_clock_went_back_exceeds_its_later_life() {
     assert_eq!(a.metric("glocal_lives_exceeded_total", &[]).await, 1);
     assert_eq!(global.metric("glocal_duplicate_nodes_total", &[]).await, 0);
     drop(b);
+}
+
+/// RB-45: the first failure is a warning with its reason; as long as nothing else happens it is counted and not said again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_that_stays_down_is_tried_less_and_less_and_logged_once() {
+    const EDGE_DIALS: &str = "glocal_edge_dials_total";
+    let fabric = Fabric::new();
+    // A port that was free a moment ago.
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fabric.point(REGION_A, nobody);
+    let node = Process::start(&fabric, REGION_A);
+    let ops = node.at.ops.unwrap();
+    let dials = || crate::support::node::metric(ops, EDGE_DIALS, &[]);
+    let since = Instant::now();
+    // It waits for an answer for a while each time.
+    let first = eventually_blocking("the first attempt to fail", || {
+        (crate::support::node::metric(ops, "glocal_edge_failures_total", &["nobody-there"]) > 0)
+            .then(|| since.elapsed())
+    });
+    eventually_blocking("further attempts", || (dials() >= 3).then_some(()));
+    let warnings =
+        |log: &str| log.lines().filter(|line| line.contains("bridge down")).map(str::to_owned).collect::<Vec<_>>();
+    let said = warnings(&node.log());
+    assert_eq!(said.len(), 1, "{said:?} after {first:?}");
+    assert!(said[0].contains("WARN") && said[0].contains("nobody-there"), "{}", said[0]);
+}
+
+/// RB-38: the second of two brokers with one name, each with a key of its own, is refused once and waits; the first does not
+/// notice. That it waits for at least 30 s: `a_duplicate_waits_for_half_a_minute_at_least`.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_brokers_of_one_name_leave_the_first_alone_and_the_second_waits() {
+    const EDGE: &str = "global-region-a";
+    let fabric = Fabric::new();
+    let global = Local::start(&fabric, GLOBAL).await;
+    fabric.point(REGION_A, global.at().bridge);
+    let first = Local::start(&fabric, REGION_A).await;
+    first.up(EDGE).await;
+    global.up(EDGE).await;
+    let twin = fabric.twin(REGION_A);
+    twin.point(REGION_A, global.at().bridge);
+    let second = Local::start(&twin, REGION_A).await;
+    let refused = || second.edge(EDGE).state().failure == Some(Failure::DuplicateNode);
+    eventually("the second to be told why", || refused().then_some(())).await;
+    // Ordinary pauses would have it dial again long before.
+    let since = Instant::now();
+    let pause = Duration::from_millis(glocal_core::limits::REDIAL_MS_MAX);
+    eventually("a while", || (since.elapsed() > pause).then_some(())).await;
+    assert_eq!(second.metric("glocal_edge_dials_total", &[]).await, 1, "once");
+    assert!(refused());
+    assert_eq!(global.metric("glocal_duplicate_nodes_total", &[]).await, 1);
+    assert!(first.edge(EDGE).edge().is_up());
+    assert_eq!((first.edge(EDGE).ups.value(), global.edge(EDGE).ups.value()), (1, 1), "undisturbed");
 }

@@ -180,6 +180,7 @@ pub trait LinkCrypto: Send + std::fmt::Debug {
 mod tests {
     use super::*;
 
+    /// RB-21: a word of one edge, epoch or life is none of another.
     #[test]
     fn no_two_words_have_the_same_bytes() {
         let label = |text: &str| Label::parse(text).unwrap();

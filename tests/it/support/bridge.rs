@@ -47,6 +47,24 @@ pub(crate) struct Opening<'a> {
     pub(crate) tenants: &'a [&'a str],
 }
 
+/// How the bridge is opened and held.
+pub(crate) struct Manner {
+    /// Which dial of its life it says to be.
+    pub(crate) dial: u64,
+    /// Its features.
+    pub(crate) features: u64,
+    /// Whether it reads data streams.
+    pub(crate) reads: Arc<AtomicBool>,
+    /// Codes of its allowed set, instead of those of this connection.
+    pub(crate) macs: Option<Vec<[u8; 16]>>,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { dial: 1, features: 0, reads: Arc::new(AtomicBool::new(true)), macs: None }
+    }
+}
+
 impl Hostile {
     /// Connects to the broker `peer` as `opening.node`, says hello and agrees on the allowed set.
     pub(crate) async fn open(fabric: &Fabric, peer: &str, at: SocketAddr, opening: &Opening<'_>) -> Self {
@@ -66,24 +84,23 @@ impl Hostile {
         opening: &Opening<'_>,
         dial: u64,
     ) -> Option<Self> {
-        Self::try_open_with(fabric, peer, at, opening, (dial, 0), Arc::new(AtomicBool::new(true))).await
+        Self::try_open_with(fabric, peer, at, opening, Manner { dial, ..Manner::default() }).await
     }
 
-    /// As [`Self::try_open`], with features, and reading data streams only while `reads`.
+    /// As [`Self::try_open`], in a manner.
     pub(crate) async fn try_open_with(
         fabric: &Fabric,
         peer: &str,
         at: SocketAddr,
         opening: &Opening<'_>,
-        (dial, features): (u64, u64),
-        reads: Arc<AtomicBool>,
+        Manner { dial, features, reads, macs: replayed }: Manner,
     ) -> Option<Self> {
         let connection = connect(fabric, opening.node, peer, at).await;
         let (mut send, mut receive) = connection.open_bi().await.ok()?;
         send.write_all(&frame(BridgeHello { dial, features, ..bridge_hello(opening) })).await.ok()?;
         let mut buffer = BytesMut::new();
         let Control::BridgeHello(_) = next(&mut receive, &mut buffer).await? else { return None };
-        let macs = macs(&connection, opening);
+        let macs = replayed.unwrap_or_else(|| macs(&connection, opening));
         send.write_all(&frame(AllowedSet { macs, last: true })).await.ok()?;
         send.write_all(&frame(Ready { tenants: 0 })).await.ok()?;
         while !matches!(next(&mut receive, &mut buffer).await?, Control::Ready(_)) {}
@@ -179,7 +196,8 @@ pub(crate) fn bridge_hello(opening: &Opening<'_>) -> BridgeHello {
     }
 }
 
-fn macs(connection: &quinn::Connection, opening: &Opening<'_>) -> Vec<[u8; 16]> {
+/// The codes of the tenants that an opening allows, under the key of one connection and edge.
+pub(crate) fn macs(connection: &quinn::Connection, opening: &Opening<'_>) -> Vec<[u8; 16]> {
     let mut secret = [0; 32];
     connection.export_keying_material(&mut secret, b"EXPORTER-glocal-allowed-set", opening.edge.as_bytes()).unwrap();
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &secret);

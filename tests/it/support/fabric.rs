@@ -116,6 +116,16 @@ impl Fabric {
         }
     }
 
+    /// A fork in which a broker has the same name from the same authority, and another key.
+    pub(crate) fn twin(&self, node: &str) -> Self {
+        let twin = self.fork();
+        for file in ["node.pem", "node.key"] {
+            std::fs::remove_file(twin.node_dir(node).join(file)).unwrap();
+        }
+        twin.edit_plan(|plan| plan);
+        twin
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
