@@ -122,12 +122,7 @@ impl Node {
         serve_nats(&context, nats_listener, nats_ws_listener, &admission)?;
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
         context.tasks.spawn(bridge::serve(context.clone(), bridges));
-        for link in context.shared.links().iter() {
-            context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
-        }
-        context.tasks.spawn(reliable_task::run(context.clone()));
-        context.tasks.spawn(reload::watch(context.clone()));
-        context.tasks.spawn(rebirth::watch(context.clone()));
+        look_after(&context);
         context.tasks.spawn(admin::serve(context.clone(), socket));
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
@@ -170,6 +165,16 @@ impl Node {
         drop(self);
         tracing::info!("stopped");
     }
+}
+
+/// Starts what keeps a node's edges, messages, files and life as they should be.
+fn look_after(context: &Context) {
+    for link in context.shared.links().iter() {
+        context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
+    }
+    context.tasks.spawn(reliable_task::run(context.clone()));
+    context.tasks.spawn(reload::watch(context.clone()));
+    context.tasks.spawn(rebirth::watch(context.clone()));
 }
 
 /// A port that may be left out.
