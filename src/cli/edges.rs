@@ -59,6 +59,17 @@ fn show(out: &mut Out, answer: &Value) -> anyhow::Result<()> {
         out.line("")?;
         out.table(&["EDGE", "TENANT", "CLASS", "QUEUED B"], &waiting)?;
     }
+    let windows: Vec<_> = list(answer, "windows").iter().map(window).collect();
+    if !windows.is_empty() {
+        out.line("")?;
+        let head = ["TENANT", "CLASS", "TO", "OVER", "IN FLIGHT B", "WINDOW B", "UNACKED", "OLDEST ms"];
+        out.table(&head, &windows)?;
+    }
+    let lost: Vec<_> = edges.iter().flat_map(drops).collect();
+    if !lost.is_empty() {
+        out.line("")?;
+        out.table(&["EDGE", "TENANT", "CLASS", "DROPPED", "REASON"], &lost)?;
+    }
     Ok(())
 }
 
@@ -95,6 +106,33 @@ fn lanes(edge: &Value) -> Vec<Vec<String>> {
     let name = text(edge, "name");
     let lane = |lane: &Value| vec![name.clone(), text(lane, "tenant"), text(lane, "class"), text(lane, "bytes")];
     list(edge, "lanes").iter().map(lane).collect()
+}
+
+fn window(window: &Value) -> Vec<String> {
+    let over = match window.get("edge") {
+        Some(Value::String(_)) => text(window, "edge"),
+        _ => "no way".to_owned(),
+    };
+    let of = |key| text(window, key);
+    vec![
+        of("tenant"),
+        of("class"),
+        of("target"),
+        over,
+        of("in_flight_bytes"),
+        of("window_bytes"),
+        of("unacknowledged"),
+        of("oldest_ms"),
+    ]
+}
+
+fn drops(edge: &Value) -> Vec<Vec<String>> {
+    let name = text(edge, "name");
+    let of = |loss: &Value| {
+        let cell = |key| text(loss, key);
+        vec![name.clone(), cell("tenant"), cell("class"), cell("frames"), cell("reason")]
+    };
+    list(edge, "drops").iter().map(of).collect()
 }
 
 /// A list of names in one cell, at most `most` of them.

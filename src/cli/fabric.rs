@@ -8,7 +8,7 @@ use glocal_core::bundle::{Bundle, BundleState, Section};
 use glocal_core::limits::CONFIG_BYTES_MAX;
 use glocal_core::name::Label;
 use glocal_fabric::inspect::date;
-use glocal_fabric::{Action, Applied, Event, Plan, apply, bundle, issue};
+use glocal_fabric::{Action, Applied, Event, Plan, apply_above, bundle, issue};
 use serde_json::{Value, json};
 
 use super::WithHint;
@@ -44,6 +44,9 @@ Examples:
         /// The directory an apply would write to; without it, one that is empty.
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// Gives the bundle a greater version than this: that of the bundle in force, where a re-signer has signed.
+        #[arg(long, value_name = "VERSION", default_value_t = 0)]
+        above: u64,
         /// Prints one JSON document.
         #[arg(long)]
         json: bool,
@@ -54,13 +57,18 @@ Examples:
   glocal fabric apply fabric.toml --out certs/demo
   glocal fabric apply fabric.toml --out certs/demo --json | jq .bundle
 
-Keep root/root.key offline: it is needed only for new regions.")]
+Keep root/root.key offline: it is needed only for new regions, and for the key of a new re-signer
+('resigner = \"<region>/<agent>\"' in the plan). Where a re-signer has signed since, 'glocal status' at a broker
+says which version is in force: give it with --above.")]
     Apply {
         /// The plan.
         file: PathBuf,
         /// Where everything goes; made when missing.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// Gives the bundle a greater version than this: that of the bundle in force, where a re-signer has signed.
+        #[arg(long, value_name = "VERSION", default_value_t = 0)]
+        above: u64,
         /// Prints one JSON document instead of progress lines.
         #[arg(long)]
         json: bool,
@@ -79,6 +87,9 @@ running broker: the others hear of it.")]
         /// How long it is valid, in days; as long as before without it.
         #[arg(long)]
         days: Option<u32>,
+        /// Gives the bundle a greater version than this: that of the bundle in force, where a re-signer has signed.
+        #[arg(long, value_name = "VERSION", default_value_t = 0)]
+        above: u64,
         /// Prints one JSON document.
         #[arg(long)]
         json: bool,
@@ -120,9 +131,9 @@ Examples:
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Plan { file, out, json } => plan(&file, out.as_deref(), json),
-        Command::Apply { file, out, json } => run_apply(&file, &out, json),
-        Command::Sign { directory, days, json } => sign(&directory, days, json),
+        Command::Plan { file, out, above, json } => plan(&file, out.as_deref(), above, json),
+        Command::Apply { file, out, above, json } => run_apply(&file, &out, above, json),
+        Command::Sign { directory, days, above, json } => sign(&directory, days, above, json),
         Command::Diff { before, after, json } => diff(&before, &after, json),
         Command::Show { path, root, json } => show(&path, root.as_deref(), json),
     }
@@ -158,10 +169,10 @@ fn refused(error: &glocal_fabric::ApplyError) -> anyhow::Error {
     all_at_once(&error.to_string(), hint)
 }
 
-fn plan(file: &Path, directory: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
+fn plan(file: &Path, directory: Option<&Path>, above: u64, json: bool) -> anyhow::Result<ExitCode> {
     let plan = read_plan(file)?;
     let preview = match directory {
-        Some(directory) => glocal_fabric::preview(&plan, directory),
+        Some(directory) => glocal_fabric::preview(&plan, directory, above),
         None => glocal_fabric::preview_empty(&plan),
     };
     let (applied, events) = preview.map_err(|error| refused(&error))?;
@@ -207,12 +218,12 @@ fn would(event: &Event) -> String {
     format!("{word:<7} {}  {}", event.path.display(), event.what)
 }
 
-fn run_apply(file: &Path, directory: &Path, json: bool) -> anyhow::Result<ExitCode> {
+fn run_apply(file: &Path, directory: &Path, above: u64, json: bool) -> anyhow::Result<ExitCode> {
     let plan = read_plan(file)?;
     let mut out = Out::new();
     let mut events = Vec::new();
     let mut printed = Ok(());
-    let applied = apply(&plan, directory, &mut |event| {
+    let applied = apply_above(&plan, directory, above, &mut |event| {
         // A closed pipe ends the printing, not the work.
         if !json && event.action != Action::Kept && printed.is_ok() {
             printed = out.line(&event.to_string()).and_then(|()| out.flush());
@@ -255,8 +266,8 @@ fn document(plan: &Plan, applied: &Applied, events: &[Event]) -> Value {
     })
 }
 
-fn sign(directory: &Path, days: Option<u32>, json: bool) -> anyhow::Result<ExitCode> {
-    let signed = glocal_fabric::sign::resign(directory, days, glocal_fabric::apply::now())?;
+fn sign(directory: &Path, days: Option<u32>, above: u64, json: bool) -> anyhow::Result<ExitCode> {
+    let signed = glocal_fabric::sign::resign(directory, days, above, glocal_fabric::apply::now())?;
     let (expires, mut out) = (date(signed.expires), Out::new());
     if json {
         let files: Vec<String> = signed.files.iter().map(|file| file.display().to_string()).collect();
@@ -353,6 +364,7 @@ fn print_bundle(out: &mut Out, bundle: &Bundle, signature: &str, state: &str) ->
         ("max payload", format!("{} bytes", head.max_payload_bytes)),
         ("superusers", join(head.superusers.iter(), ", ")),
         ("roots", join(head.roots.iter(), ", ")),
+        ("re-signer", head.resigner.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
         ("sections", format!("{held} of {} are in this file", head.sections.len())),
     ];
     for (name, value) in rows {
@@ -447,6 +459,7 @@ fn bundle_document(bundle: &Bundle, verified: bool, state: &str) -> Value {
         "max_payload_bytes": head.max_payload_bytes,
         "superusers": texts(&head.superusers),
         "roots": texts(&head.roots),
+        "resigner": head.resigner.as_ref().map(ToString::to_string),
         "sections_listed": head.sections.len(),
         "nodes": nodes,
         "edges": edges,

@@ -12,10 +12,12 @@ mod admission;
 mod checked;
 mod error;
 mod holding;
+mod resign;
 
 pub use checked::{Bundle, BundleState};
 pub use error::{BundleError, Entries};
 pub use holding::{Holding, Piece, SignedHead, Standing};
+pub use resign::{Resign, ResignHold, SignerState, resign, resign_pause_ms};
 
 /// SHA-256 of one section's bytes, as the head lists it.
 pub type SectionDigest = [u8; 32];
@@ -64,6 +66,13 @@ pub struct Head {
 }
 
 impl Head {
+    /// When half of its life has passed: it is to be signed afresh from then on.
+    #[must_use]
+    pub const fn half_life(&self) -> UnixTime {
+        let (issued, expires) = (self.issued.0, self.expires.0);
+        UnixTime(issued.saturating_add(expires.saturating_sub(issued) / 2))
+    }
+
     /// A head with no brokers, tenants or edges, version 1 of epoch 1.
     #[must_use]
     pub const fn empty(fabric: Label, issued: UnixTime, expires: UnixTime) -> Self {

@@ -243,6 +243,19 @@ impl Control {
         &self.brokers
     }
 
+    /// Begins another life of this node; its edges must be down. What others hold of the life before is void to them, and is
+    /// told and asked for anew as the edges come up.
+    pub fn begin_life(&mut self, incarnation: u64, crypto: Box<dyn crate::topology::LinkCrypto>) {
+        self.incarnation = incarnation;
+        self.next_stream = incarnation.wrapping_shl(STREAMS_PER_LIFE_BITS);
+        self.topology.begin_life(incarnation, crypto);
+        // Said anew, in this life, as the edges come up.
+        let own = self.own;
+        for state in self.states.values_mut() {
+            let _ = state.cuts.forget_end(own);
+        }
+    }
+
     /// This node's incarnation.
     #[must_use]
     pub const fn incarnation(&self) -> u64 {

@@ -64,6 +64,13 @@ pub const HOPS_MAX: u8 = 16;
 
 /// Largest slice of one lane on a bridge, in bytes (DESIGN section 6).
 pub const SLICE_BYTES_MAX: usize = 16 * 1024;
+/// Pause between an answered probe in a data stream and the next one there, in milliseconds.
+pub const PATH_PROBE_MS: u64 = 500;
+/// How long a probe in a data stream may be unanswered at least, in milliseconds: twice what silence may last, since a reader
+/// may wait for the control half, which no answer on a control stream does.
+pub const PATH_DEAD_MS_MIN: u64 = 2_000;
+/// Probes of a peer that wait for their answer: four for each stream, of which an honest peer needs one.
+pub const PATH_ANSWERS_MAX: usize = 64;
 /// Data streams per bridge and direction (DESIGN section 6).
 pub const BRIDGE_STREAMS: usize = 16;
 /// Most lanes one peer may hold open on one bridge: two tenants' worth of state per allowed tenant at 10 000 tenants.
@@ -253,6 +260,12 @@ pub const BUNDLE_DIGESTS_MAX: usize = 1_024;
 pub const BUNDLE_TRANSFER_BYTES_MAX: usize = HEAD_BYTES_MAX + CERTIFICATE_BYTES_MAX + 1024;
 /// How long a peer may take for a head or section it was asked for, in milliseconds, before it is asked again.
 pub const BUNDLE_TRANSFER_MS_MAX: u64 = 60_000;
+/// Longest a re-signer listens for a newer bundle after its start before it signs, in seconds: bridges are up long before.
+pub const RESIGN_SETTLE_SECONDS_MAX: i64 = 60;
+/// Pause of a re-signer after its first failure, in milliseconds.
+pub const RESIGN_RETRY_MS_MIN: u64 = 1_000;
+/// Longest pause of a re-signer between two tries, in milliseconds: half of a bundle's life holds thousands of them.
+pub const RESIGN_RETRY_MS_MAX: u64 = 600_000;
 /// Size of one signed bundle file, in bytes.
 pub const BUNDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Size of one configuration or plan file, in bytes.
@@ -320,6 +333,8 @@ pub const LINK_COST_MAX: u32 = 1_000_000;
 pub const LINK_COST_MICROS: u64 = 5_000;
 /// Round-trip times of one edge that are remembered, about one a second; half of them are needed before a cost follows.
 pub const LINK_RTTS: usize = 8;
+/// Least pause between two lives that a running broker begins since it has heard of a later one of its own, in milliseconds.
+pub const REBIRTH_PAUSE_MS: u64 = 30_000;
 /// How far ahead of this broker's own an epoch or incarnation may be, in milliseconds: a century of clock error.
 pub const LINK_EPOCH_AHEAD_MAX: u64 = 100 * 365 * 86_400_000;
 /// Pause between two tellings of one edge's cost, in milliseconds: routes must not follow every jitter.

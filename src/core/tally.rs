@@ -163,6 +163,20 @@ impl Tallies {
         rests
     }
 
+    /// This broker begins another life, of which others count anew. How many copies of the two classes of the life before are
+    /// not known to have arrived.
+    #[must_use]
+    pub fn begin_life(&self) -> [u64; 2] {
+        let open = |sent: &Mutex<BTreeMap<BrokerIndex, Sent>>| {
+            std::mem::take(&mut *sent.lock())
+                .values()
+                .map(|sent| sent.copies.saturating_sub(sent.arrived + sent.lost))
+                .sum()
+        };
+        let [live, tele] = &self.sent;
+        [open(live), open(tele)]
+    }
+
     /// Whether every copy is known to have arrived or to be lost.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -258,6 +272,17 @@ mod tests {
         assert_eq!((answer(Class::Live, 2), answer(Class::Tele, 1)), (Some(Some(0)), Some(Some(0))));
         assert!(tallies.rest() && tallies.is_settled());
         assert!(tallies.send(Class::Live, target(), 1), "again");
+    }
+
+    #[test]
+    fn what_is_open_when_another_life_begins_is_lost() {
+        let tallies = Tallies::default();
+        let _ = tallies.send(Class::Live, [BrokerIndex(3), BrokerIndex(4)].into_iter(), 2);
+        let arrived =
+            |sent: &mut BTreeMap<_, Sent>| sent.get_mut(&BrokerIndex(3)).and_then(|sent| sent.answer(1, 2, 2));
+        assert_eq!(tallies.sent(Class::Live, arrived).flatten(), Some(0));
+        assert_eq!((tallies.begin_life(), tallies.begin_life()), ([2, 0], [0, 0]));
+        assert!(tallies.is_settled());
     }
 
     #[test]

@@ -18,11 +18,13 @@ use crate::routes::{BrokerIndex, Brokers};
 use crate::time::Time;
 
 pub(crate) mod digest;
+mod life;
 mod observer;
 mod own;
 mod record;
 
 pub use digest::{BUCKETS, Digest};
+pub use life::{Exceed, Lives};
 pub use observer::Observer;
 pub use record::{Consent, LinkCrypto, LinkKey, LinkRecord, LinkState, PublicKey, Signature, Word};
 
@@ -55,6 +57,9 @@ pub enum LinkError {
     /// Another broker under this broker's name.
     #[error("another broker bears this one's name")]
     OwnName,
+    /// This broker itself is known in a later life than this one, by its own key: its clock or its disk has gone back.
+    #[error("this broker is known in a later life of its own, {0}")]
+    LaterLife(u64),
 }
 
 #[derive(Debug)]
@@ -191,6 +196,22 @@ impl Topology {
             sent: 0,
             compared: Time(0),
         }
+    }
+
+    /// Begins another life of this broker, for which `crypto` signs. Its edges must be down; what it said in the life before
+    /// is void, as for a restart.
+    pub fn begin_life(&mut self, incarnation: u64, crypto: Box<dyn LinkCrypto>) {
+        self.incarnation = incarnation;
+        self.crypto = crypto;
+        let own = self.own;
+        self.keys.insert(own, self.crypto.own_key());
+        let of_earlier_life = |edge: &&mut FabricEdge| edge.is_by(own, |life| life < incarnation);
+        self.edges.iter_mut().filter(of_earlier_life).for_each(|edge| edge.state = None);
+        if let Some(present) = self.observers.get(&own).map(|word| word.present) {
+            self.observe(present);
+        }
+        self.changed = true;
+        self.flood(Item::Key(own), None);
     }
 
     /// Adds an edge of this broker, down; `false` when the bundle has no such edge with this broker as an end.
@@ -356,7 +377,8 @@ impl Topology {
             return Err(LinkError::Signature);
         }
         if broker == self.own {
-            return Err(LinkError::OwnName);
+            let life = link_key.incarnation;
+            return Err(if self.crypto.is_own(&link_key) { LinkError::LaterLife(life) } else { LinkError::OwnName });
         }
         // The word of an earlier life ended with it.
         let of_earlier_life = |edge: &&mut FabricEdge| edge.is_by(broker, |life| life < link_key.incarnation);

@@ -436,12 +436,14 @@ impl Batch {
                     tally::note(shared, &tenant, class, &handles, frames);
                     if link.edge().may_send(tenant.key()) {
                         let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers(), now);
-                        count(&tenant, class, pushed, frames);
+                        let lost = count(&tenant, class, pushed, frames);
+                        lanes.note_lost(tenant.key(), class, DropReason::LaneFull, lost);
                         if pushed != Pushed::Queued && class.is_reliable() {
                             refused.extend(Refused::first(tenant, class, &handles, seq, refused.last()));
                         }
                     } else {
                         tenant.counters().class(class).dropped(DropReason::EdgeTenant, u64::from(frames));
+                        lanes.note_lost(tenant.key(), class, DropReason::EdgeTenant, u64::from(frames));
                     }
                 }
                 lanes.count_drops(&shared.tenants());

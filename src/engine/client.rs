@@ -288,7 +288,7 @@ impl Client {
             payload: outgoing.payload,
             ttl_ms: outgoing.ttl_ms,
             sender: &self.sender,
-            incarnation: shared.incarnation,
+            incarnation: shared.incarnation(),
             seq,
             reply_token: (!outgoing.reply.is_empty()).then_some(identity.id),
             hops: 1,

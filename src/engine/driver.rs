@@ -34,7 +34,7 @@ use crate::shared::Shared;
 
 mod change;
 
-pub use change::{Change, Renewal};
+pub use change::{Change, Life, Renewal};
 
 /// How often [`Driver::follow`] is to be called, in milliseconds.
 pub const FOLLOW_MS: u64 = 100;

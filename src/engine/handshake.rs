@@ -10,7 +10,7 @@ use glocal_core::edge::{Edge, TenantSet};
 use glocal_core::limits::{ALLOWED_SET_MACS_MAX, TENANTS_MAX};
 use glocal_core::name::NodeId;
 use glocal_core::tenant::TenantKey;
-use glocal_wire::control::{AllowedSet, BridgeHello, FEATURE_DEDICATED, PROTOCOL_VERSION};
+use glocal_wire::control::{AllowedSet, BridgeHello, FEATURE_DEDICATED, FEATURE_PATH_PROBE, PROTOCOL_VERSION};
 
 use crate::shared::Shared;
 
@@ -84,10 +84,10 @@ impl HandshakeError {
 pub fn hello(shared: &Shared, edge: &Edge, dial: u64) -> BridgeHello {
     BridgeHello {
         versions: vec![PROTOCOL_VERSION],
-        features: if edge.is_dedicated() { FEATURE_DEDICATED } else { 0 },
+        features: FEATURE_PATH_PROBE | if edge.is_dedicated() { FEATURE_DEDICATED } else { 0 },
         fabric: shared.fabric.to_string(),
         node: shared.node.to_string(),
-        incarnation: shared.incarnation,
+        incarnation: shared.incarnation(),
         edge: edge.name().to_string(),
         dial,
         max_payload: shared.max_payload_bytes,

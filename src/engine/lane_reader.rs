@@ -13,6 +13,7 @@ use glocal_core::identity::Principal;
 use glocal_core::interest::presence::Record;
 use glocal_core::limits::{
     BRIDGE_LANES_MAX, BRIDGE_REASSEMBLY_BYTES_MAX, BRIDGE_REFUSALS_MAX, CONTROL_BYTES_MAX, LANE_HANDLES_MAX,
+    PATH_ANSWERS_MAX,
 };
 use glocal_core::name::{Class, Label, NodeId};
 use glocal_core::reliable::incoming::Bringer;
@@ -166,6 +167,8 @@ pub struct Arrivals {
     pub commands: Vec<Command>,
     /// Tenants whose lanes were refused, for the log; escaped by their grammar.
     pub refused: Vec<String>,
+    /// Probes to be answered on the control stream, at most [`PATH_ANSWERS_MAX`]; a peer that sends more is answered less.
+    pub probes: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -234,6 +237,12 @@ impl LaneReader {
                 }
                 Some(SliceEvent::Reset { lane }) => {
                     self.close(lane)?;
+                    continue;
+                }
+                Some(SliceEvent::Probe { id }) => {
+                    if arrivals.probes.len() < PATH_ANSWERS_MAX {
+                        arrivals.probes.push(id);
+                    }
                     continue;
                 }
                 Some(SliceEvent::Data { lane, bytes }) => (lane, bytes),

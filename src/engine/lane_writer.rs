@@ -93,6 +93,7 @@ impl LaneWriter {
                 let id = tenants.by_key(slice.tenant).map(|t| {
                     // The slice in hand goes with the rest.
                     t.counters().class(slice.class).dropped(DropReason::EdgeTenant, 1);
+                    lanes.note_lost(slice.tenant, slice.class, DropReason::EdgeTenant, 1);
                     t.id().to_string()
                 });
                 lanes.purge(slice.tenant, &tenants);

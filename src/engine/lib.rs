@@ -21,6 +21,7 @@ pub mod link_state;
 pub mod liveness;
 pub mod machine;
 pub mod nats;
+pub mod redial;
 pub mod reliable;
 pub mod routed;
 pub mod sender;

@@ -97,6 +97,8 @@ pub struct EdgeLanes {
     announced: HashMap<(TenantKey, Class), Announced>,
     drops: Drops,
     displaced: Vec<(TenantKey, Class, u64)>,
+    /// Frames lost here since the start, by reason; a place is made at its first loss.
+    lost: HashMap<(TenantKey, Class, &'static str), u64>,
     /// Tenants whose lanes were emptied by [`Self::purge`] and are not reset on the wire yet.
     purged: Vec<TenantKey>,
 }
@@ -116,6 +118,7 @@ impl EdgeLanes {
             announced: HashMap::new(),
             drops: Drops::new(),
             displaced: Vec::new(),
+            lost: HashMap::new(),
             purged: Vec::new(),
         }
     }
@@ -213,6 +216,7 @@ impl EdgeLanes {
         let _ = self.sched.purge(tenant, &mut self.drops);
         for record in self.drops.drain() {
             count(tenants, record.tenant, record.class, DropReason::EdgeTenant, record.frames);
+            note(&mut self.lost, record.tenant, record.class, DropReason::EdgeTenant, record.frames);
         }
         self.announced.retain(|(t, _), _| *t != tenant);
         if !self.purged.contains(&tenant) {
@@ -234,10 +238,34 @@ impl EdgeLanes {
     pub fn count_drops(&mut self, tenants: &Tenants) {
         for record in self.drops.drain() {
             count(tenants, record.tenant, record.class, record.reason, record.frames);
+            note(&mut self.lost, record.tenant, record.class, record.reason, record.frames);
         }
         for (tenant, class, frames) in self.displaced.drain(..) {
             count(tenants, Some(tenant), class, DropReason::LaneFull, frames);
+            note(&mut self.lost, Some(tenant), class, DropReason::LaneFull, frames);
         }
+    }
+
+    /// Notes frames of a tenant that were lost at this edge and that the caller counts for the tenant.
+    pub(crate) fn note_lost(&mut self, tenant: TenantKey, class: Class, reason: DropReason, frames: u64) {
+        note(&mut self.lost, Some(tenant), class, reason, frames);
+    }
+
+    /// Frames lost at this edge since the start, by tenant, class and reason, in no order.
+    pub fn lost(&self) -> impl Iterator<Item = (TenantKey, Class, &'static str, u64)> + '_ {
+        self.lost.iter().map(|((tenant, class, reason), frames)| (*tenant, *class, *reason, *frames))
+    }
+}
+
+fn note(
+    lost: &mut HashMap<(TenantKey, Class, &'static str), u64>,
+    tenant: Option<TenantKey>,
+    class: Class,
+    reason: DropReason,
+    frames: u64,
+) {
+    if let Some(tenant) = tenant.filter(|_| frames > 0) {
+        *lost.entry((tenant, class, reason.code())).or_default() += frames;
     }
 }
 

@@ -14,7 +14,7 @@ use glocal_core::name::{Class, Destination, RawName};
 use glocal_core::port::SessionPort;
 use glocal_core::reliable::Budget;
 use glocal_core::reliable::incoming::{Bringer, Incoming};
-use glocal_core::reliable::outgoing::{Finished, Groups, Orphan, Outgoing, Way};
+use glocal_core::reliable::outgoing::{Finished, Groups, Orphan, Outgoing, Sight, Way};
 use glocal_core::routes::{BrokerIndex, Routes};
 use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
@@ -36,7 +36,7 @@ mod publish;
 mod request;
 
 pub use again::tick;
-pub(crate) use again::{heard, on_letter};
+pub(crate) use again::{begin_life, heard, on_letter};
 pub(crate) use arrival::{Arrived, arrive};
 pub(crate) use publish::{Asked, Chosen, Full, publish, take_room};
 pub(crate) use request::{keep, unserved};
@@ -107,6 +107,20 @@ impl Parcel {
             redelivered: true,
             groups: Groups::new(),
             tried: brokers,
+            asker: self.asker.clone(),
+            ..*self
+        }
+    }
+
+    /// The same message, of another life of this broker: its target may have had it in the life before.
+    fn in_life(&self, incarnation: u64) -> Self {
+        Self {
+            sender: Arc::clone(&self.sender),
+            incarnation,
+            tail: self.tail.clone(),
+            redelivered: true,
+            groups: self.groups.clone(),
+            tried: self.tried.clone(),
             asker: self.asker.clone(),
             ..*self
         }
@@ -248,6 +262,15 @@ impl Reliable {
     #[must_use]
     pub fn kept_bytes(&self) -> usize {
         self.budget.used()
+    }
+
+    /// What of a tenant is on its way to brokers that have not acknowledged all of it.
+    #[must_use]
+    pub fn windows(&self, tenant: TenantKey, now: Time) -> Vec<(Class, Sight)> {
+        let Some(flows) = self.known(tenant) else { return Vec::new() };
+        let of =
+            |flow: &Arc<Flow>| flow.outgoing.lock().sights(now).map(|sight| (flow.class, sight)).collect::<Vec<_>>();
+        flows.both().into_iter().flat_map(of).collect()
     }
 
     /// Whether a broker may be in a life: not in a later one than it has signed, where it has.

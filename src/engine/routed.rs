@@ -49,7 +49,7 @@ pub fn send(shared: &Shared, tenant: &Tenant, target: BrokerIndex, control: &Con
         return false;
     };
     let routed = Routed { target: target.0, origin: shared.own.0, hops: 0, kind, body };
-    pass_on(shared, tenant, Class::Ctrl, (target, shared.own, shared.incarnation), routed, now)
+    pass_on(shared, tenant, Class::Ctrl, (target, shared.own, shared.incarnation()), routed, now)
 }
 
 /// Sends what `make` says to another broker, behind everything that was put into the tenant's lane of `class` for the next
@@ -62,7 +62,7 @@ pub(crate) fn send_behind(
     make: impl FnOnce() -> Control,
     now: Time,
 ) -> bool {
-    let ends = (target, shared.own, shared.incarnation);
+    let ends = (target, shared.own, shared.incarnation());
     let make = || {
         let (kind, body) = make().to_body().ok()?;
         Some(Routed { target: target.0, origin: shared.own.0, hops: 1, kind, body })

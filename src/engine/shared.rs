@@ -16,15 +16,14 @@ use crate::reliable::Reliable;
 use crate::sender::DeliveredSenders;
 use crate::tally;
 
-/// The fixed facts of one life of one node, and its counters of handles.
+/// The facts of one node, and its counters of handles.
 #[derive(Debug)]
 pub struct Shared {
     /// This node.
     pub node: NodeId,
     /// This node's number.
     pub own: BrokerIndex,
-    /// This node's life.
-    pub incarnation: u64,
+    incarnation: AtomicU64,
     /// The fabric's name.
     pub fabric: Label,
     /// Largest payload, in bytes.
@@ -62,7 +61,7 @@ impl Shared {
         Self {
             node,
             own,
-            incarnation,
+            incarnation: AtomicU64::new(incarnation),
             fabric: head.fabric.clone(),
             max_payload_bytes: head.max_payload_bytes,
             tenant_id_form: head.tenant_id_form,
@@ -87,6 +86,17 @@ impl Shared {
         self.links.store(Arc::new(links));
         self.policy.store(policy);
         self.bundle.store(Arc::new(bundle));
+    }
+
+    /// This node's life.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
+    }
+
+    /// Begins another life; the driver's right alone.
+    pub(crate) fn set_incarnation(&self, incarnation: u64) {
+        self.incarnation.store(incarnation, Ordering::Release);
     }
 
     /// Epoch and version of the bundle in force.

@@ -48,6 +48,15 @@ pub fn tick(shared: &Shared, now: Time) {
     shared.open_tallies().0.lock().extend(still);
 }
 
+/// This broker begins another life: what is open of the one before is lost.
+pub(crate) fn begin_life(shared: &Shared) {
+    for tenant in shared.tenants().iter() {
+        for (class, lost) in CLASSES.into_iter().zip(tenant.tallies().begin_life()) {
+            tenant.counters().class(class).lost.add(lost);
+        }
+    }
+}
+
 fn ask(shared: &Shared, tenant: &Arc<Tenant>, class: Class, now: Time) {
     let (mut due, mut lost) = (Vec::new(), 0);
     tenant.tallies().sent(class, |sent| {
@@ -61,7 +70,7 @@ fn ask(shared: &Shared, tenant: &Arc<Tenant>, class: Class, now: Time) {
         let question = || {
             let copies = tenant.tallies().sent(class, |sent| sent.get_mut(&target).map(|sent| sent.ask(now)));
             let copies = copies.flatten().unwrap_or(0);
-            Tally { class: class.code(), incarnation: shared.incarnation, copies }.into()
+            Tally { class: class.code(), incarnation: shared.incarnation(), copies }.into()
         };
         if !routed::send_behind(shared, tenant, class, target, question, now) {
             // Out of reach: the silence counts from now on.
@@ -86,7 +95,7 @@ pub(crate) fn on_letter(
             routed::send(shared, tenant, from, &body.into(), now);
         }
         Control::Tallied(Tallied { class, incarnation, copies, received }) => {
-            let class = Class::from_code(class).filter(|_| incarnation == shared.incarnation)?;
+            let class = Class::from_code(class).filter(|_| incarnation == shared.incarnation())?;
             let counters = tenant.counters().class(class);
             let answer = |sent: &mut glocal_core::tally::Sent| sent.answer(life, copies, received);
             match tenant.tallies().sent(class, |sent| sent.get_mut(&from).and_then(answer)).flatten() {

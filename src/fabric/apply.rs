@@ -164,7 +164,21 @@ pub fn now() -> UnixTime {
 /// # Errors
 /// [`ApplyError::Conflicts`] before anything is written; otherwise what stopped it. Applying again continues.
 pub fn apply(plan: &Plan, out: &Path, progress: &mut dyn FnMut(Event)) -> Result<Applied, ApplyError> {
-    apply_at(plan, out, now(), progress)
+    apply_above(plan, out, 0, progress)
+}
+
+/// As [`apply`], with a bundle whose version is greater than `above`: that of the bundle in force, where a re-signer has
+/// signed since the last apply.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_above(
+    plan: &Plan,
+    out: &Path,
+    above: u64,
+    progress: &mut dyn FnMut(Event),
+) -> Result<Applied, ApplyError> {
+    carry_out(plan, out, above, now(), progress)
 }
 
 /// As [`apply`], at a given time.
@@ -177,6 +191,16 @@ pub fn apply_at(
     now: UnixTime,
     progress: &mut dyn FnMut(Event),
 ) -> Result<Applied, ApplyError> {
+    carry_out(plan, out, 0, now, progress)
+}
+
+fn carry_out(
+    plan: &Plan,
+    out: &Path,
+    above: u64,
+    now: UnixTime,
+    progress: &mut dyn FnMut(Event),
+) -> Result<Applied, ApplyError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| ApplyError::Io { path, source }
@@ -184,11 +208,11 @@ pub fn apply_at(
     let existed = out.exists();
     if existed {
         // A directory that conflicts is found out before anything is made in it.
-        prepare::prepare(plan, Some(out), now)?;
+        prepare::prepare(plan, Some(out), above, now)?;
     }
     files::make_directory(out, 0o755).map_err(io(out))?;
     let _lock = Lock::take(out).map_err(io(out))?.ok_or_else(|| ApplyError::Busy(out.to_owned()))?;
-    let prepared = prepare::prepare(plan, Some(out), now)?;
+    let prepared = prepare::prepare(plan, Some(out), above, now)?;
     let mut ready = BTreeSet::new();
     for item in &prepared.items {
         let path = out.join(&item.path);
@@ -208,12 +232,12 @@ pub fn apply_at(
     Ok(prepared.applied())
 }
 
-/// What [`apply`] would do, without writing anything.
+/// What [`apply_above`] would do, without writing anything.
 ///
 /// # Errors
 /// As [`apply`].
-pub fn preview(plan: &Plan, out: &Path) -> Result<(Applied, Vec<Event>), ApplyError> {
-    previewed(plan, Some(out))
+pub fn preview(plan: &Plan, out: &Path, above: u64) -> Result<(Applied, Vec<Event>), ApplyError> {
+    previewed(plan, Some(out), above)
 }
 
 /// What [`apply`] would do in an empty directory.
@@ -221,11 +245,11 @@ pub fn preview(plan: &Plan, out: &Path) -> Result<(Applied, Vec<Event>), ApplyEr
 /// # Errors
 /// As [`apply`].
 pub fn preview_empty(plan: &Plan) -> Result<(Applied, Vec<Event>), ApplyError> {
-    previewed(plan, None)
+    previewed(plan, None, 0)
 }
 
-fn previewed(plan: &Plan, out: Option<&Path>) -> Result<(Applied, Vec<Event>), ApplyError> {
-    let prepared = prepare::prepare(plan, out, now())?;
+fn previewed(plan: &Plan, out: Option<&Path>, above: u64) -> Result<(Applied, Vec<Event>), ApplyError> {
+    let prepared = prepare::prepare(plan, out, above, now())?;
     let event = |item: &Item| Event { action: item.action(), path: item.path.clone(), what: item.what.clone() };
     Ok((prepared.applied(), prepared.items.iter().map(event).collect()))
 }

@@ -88,6 +88,7 @@ impl Contents {
         head.epoch = EPOCH;
         head.roots = vec![keys.root];
         head.max_payload_bytes = plan.max_payload_bytes;
+        head.resigner.clone_from(&plan.resigner);
         head.superusers = plan.superusers.clone();
         head.superusers.sort_unstable();
         head.nodes = plan

@@ -18,5 +18,5 @@ pub mod plan;
 pub mod sign;
 pub mod testing;
 
-pub use apply::{Action, Applied, ApplyError, Conflict, Event, apply, preview, preview_empty};
+pub use apply::{Action, Applied, ApplyError, Conflict, Event, apply, apply_above, preview, preview_empty};
 pub use plan::{Plan, PlanError};

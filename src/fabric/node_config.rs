@@ -5,6 +5,9 @@ use std::fmt::Write;
 use crate::pki;
 use crate::plan::{EdgePlan, NodePlan, NodeRole, Plan};
 
+/// Names of the re-signer's own bundle key and its certificate, in its directory.
+pub(crate) const SIGNING_KEY: &str = "bundle-signing.key";
+pub(crate) const SIGNING_CERTIFICATE: &str = "bundle-signing.pem";
 /// Stands before the hash of what follows in a file: a later apply replaces the file only while the two agree.
 const MARK: &str = "# As written (remove this line, or change anything, to keep the file as it is): ";
 
@@ -33,6 +36,7 @@ fn body(plan: &Plan, node: &NodePlan) -> String {
         node.id, plan.fabric
     );
     let role = |role| node.role == role;
+    let signing = |file: &str| if plan.resigner.as_ref() == Some(&node.id) { quoted(file) } else { String::new() };
     let lines = [
         ("regionname", quoted(node.id.region().as_str())),
         ("agentname", quoted(node.id.agent().as_str())),
@@ -53,6 +57,8 @@ fn body(plan: &Plan, node: &NodePlan) -> String {
         ("bundle", quoted("bundle.glocal")),
         ("node_certificate", quoted("node.pem")),
         ("node_key_file", quoted("node.key")),
+        ("bundle_signing_certificate", signing(SIGNING_CERTIFICATE)),
+        ("bundle_signing_key_file", signing(SIGNING_KEY)),
         ("state_dir", quoted("state")),
     ];
     for (key, value) in lines {

@@ -44,6 +44,8 @@ pub struct Plan {
     pub leaf_days: u32,
     /// Validity of the bundle, in days.
     pub bundle_days: u32,
+    /// The broker that signs the bundle afresh by itself.
+    pub resigner: Option<NodeId>,
     /// Regions, each with a CA of its own.
     pub regions: Vec<Label>,
     /// Brokers.

@@ -72,11 +72,11 @@ pub enum ResignError {
     },
 }
 
-/// Signs the bundle of a fabric directory afresh, for `days` or for as long as before.
+/// Signs the bundle of a fabric directory afresh, for `days` or for as long as before, with a version greater than `above`.
 ///
 /// # Errors
 /// Why not; what was renewed before a file failed is valid by itself, and signing again continues.
-pub fn resign(out: &Path, days: Option<u32>, now: UnixTime) -> Result<Signed, ResignError> {
+pub fn resign(out: &Path, days: Option<u32>, above: u64, now: UnixTime) -> Result<Signed, ResignError> {
     if let Some(days) = days.filter(|days| !(1..=VALIDITY_DAYS_MAX).contains(days)) {
         return Err(ResignError::Days(days));
     }
@@ -104,7 +104,7 @@ pub fn resign(out: &Path, days: Option<u32>, now: UnixTime) -> Result<Signed, Re
         let tenants = held.sections.iter().filter_map(|bytes| Some(decode_section(bytes).ok()?.tenant)).collect();
         writes.push((path, Some::<Vec<_>>(tenants)));
     }
-    let fresh = signed_afresh(out, &envelope, days, now)?;
+    let fresh = signed_afresh(out, &envelope, days, above, now)?;
     let mut files = Vec::new();
     for (path, tenants) in writes {
         let narrowed = match &tenants {
@@ -121,7 +121,13 @@ pub fn resign(out: &Path, days: Option<u32>, now: UnixTime) -> Result<Signed, Re
     Ok(Signed { files, epoch: head.epoch, version: head.version, expires: head.expires })
 }
 
-fn signed_afresh(out: &Path, envelope: &Envelope, days: Option<u32>, now: UnixTime) -> Result<Envelope, ResignError> {
+fn signed_afresh(
+    out: &Path,
+    envelope: &Envelope,
+    days: Option<u32>,
+    above: u64,
+    now: UnixTime,
+) -> Result<Envelope, ResignError> {
     let path = out.join("bundle/bundle.key");
     let wrong = |text: String| ResignError::Key { path: path.clone(), text };
     let pem = files::read_existing(&path, PEM_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
@@ -135,7 +141,7 @@ fn signed_afresh(out: &Path, envelope: &Envelope, days: Option<u32>, now: UnixTi
     }
     let mut head = decode_head(&envelope.head).map_err(SignError::Codec)?;
     let seconds = days.map_or(head.expires.0 - head.issued.0, |days| i64::from(days) * DAY_SECONDS);
-    head.version = head.version.saturating_add(1);
+    head.version = head.version.max(above).saturating_add(1);
     head.issued = now;
     head.expires = UnixTime(now.0.saturating_add(seconds));
     let bytes = encode_head(&head).map_err(SignError::Codec)?;

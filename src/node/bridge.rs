@@ -31,6 +31,7 @@ mod control_stream;
 mod dedicated;
 mod dial;
 mod follow;
+mod path;
 mod reader;
 mod writer;
 
@@ -41,6 +42,7 @@ pub(crate) use dial::keep_dialled;
 use control_stream::ControlStream;
 use dedicated::TenantConnections;
 use follow::Follower;
+use path::Path;
 
 /// Label of the key under which allowed tenants are compared (RFC 8446 section 7.5).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-glocal-allowed-set";
@@ -262,7 +264,9 @@ async fn serve_bridge(
             status.up(State { since, dialled, remote: remote.clone(), allowed, ..State::default() });
             tracing::info!(edge = %link.edge().name(), peer = %link.edge().peer(), %remote, tenants = allowed,
                 "bridge up: {} <-> {}", context.shared.node, link.edge().peer());
-            carry(context, status, &link, candidate, (greeted.control, allowance, tenants), cancel).await
+            let features = greeted.peer.features;
+            let parts = (greeted.control, allowance, tenants, features);
+            carry(context, status, &link, candidate, parts, cancel).await
         }
         Err(ended) => {
             if let Some(tenants) = tenants {
@@ -298,7 +302,7 @@ fn tenants_of(
 /// The life of the side that dialled, and the number of its dial.
 fn age_of(context: &Context, candidate: &Candidate, greeted: &Greeted) -> (u64, u64) {
     match candidate.dialled {
-        Some((_, dial)) => (context.shared.incarnation, dial),
+        Some((_, dial)) => (context.shared.incarnation(), dial),
         None => (greeted.peer.incarnation, greeted.peer.dial),
     }
 }
@@ -364,7 +368,7 @@ async fn carry(
     status: &EdgeStatus,
     link: &Arc<Link>,
     candidate: &Candidate,
-    (control, allowance, tenants): (ControlStream, Allowance, Option<TenantConnections>),
+    (control, allowance, tenants, features): (ControlStream, Allowance, Option<TenantConnections>, u64),
     cancel: CancellationToken,
 ) -> Ended {
     let connection = &candidate.connection;
@@ -376,18 +380,20 @@ async fn carry(
     let usage = if candidate.dialled.is_some() { Usage::Server } else { Usage::Client };
     let ways = tenants.as_ref().map(|tenants| Arc::clone(tenants.ways()));
     let mut follower = Follower::new(context, link, connection, allowance, tenants);
+    let (path, to_answer) = Path::new(connection, features);
+    let path = Arc::new(path);
     let write = async {
         match &ways {
             Some(ways) => match dedicated::pump(context, link, ways).await {},
-            None => writer::run(context, connection, link).await,
+            None => writer::run(context, connection, link, &path).await,
         }
     };
     let mut readers = JoinSet::new();
     let ended = tokio::select! {
         biased;
         () = cancel.cancelled() => replaced(),
-        ended = control_stream::run(context, status, &mut follower, control, &candidate.chain, usage) => ended,
-        ended = reader::run(context, connection, &incoming, &mut readers) => ended,
+        ended = control_stream::run(context, status, &mut follower, control, (&candidate.chain, usage), (&path, to_answer)) => ended,
+        ended = reader::run(context, connection, (&incoming, &path), &mut readers) => ended,
         ended = write => ended,
         reason = connection.closed() => closed(&reason),
     };

@@ -89,6 +89,8 @@ pub struct Config {
     pub node_certificate: PathBuf,
     /// `node_key` or `node_key_file`: PEM of the leaf's private key.
     pub node_key: SecretSource,
+    /// `bundle_signing_key` or `bundle_signing_key_file`, with `bundle_signing_certificate`.
+    pub bundle_signing: Option<BundleSigning>,
     /// `log_format`.
     pub log_format: LogFormat,
     /// `log_level`.
@@ -103,6 +105,15 @@ pub struct Config {
     pub edges: Vec<EdgeConfig>,
     /// Values that this release understands but does not carry out: `glocal run` refuses them, by key.
     pub unsupported: Vec<Problem>,
+}
+
+/// What a node signs bundles with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleSigning {
+    /// `bundle_signing_key`: PEM of the private key.
+    pub key: SecretSource,
+    /// `bundle_signing_certificate`: PEM of its certificate.
+    pub certificate: PathBuf,
 }
 
 /// What a node is in the tree of agents, regions and globals.
@@ -250,6 +261,10 @@ impl Config {
         for certificate in self.edges.iter().flat_map(|edge| &edge.certificates) {
             files.push(("edges.certificates.certificate", certificate.certificate.as_path()));
             files.push(("edges.certificates.key", certificate.key.as_path()));
+        }
+        if let Some(signing) = &self.bundle_signing {
+            files.extend(signing.key.path().map(|path| ("bundle_signing_key", path)));
+            files.push(("bundle_signing_certificate", signing.certificate.as_path()));
         }
         files
     }

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::edge_status::EdgeStatuses;
 use crate::live::Live;
+use crate::rebirth::LaterLife;
 use crate::reload::Reloader;
 use crate::trust::{BridgeCertificates, Trust};
 
@@ -45,6 +46,8 @@ pub struct Context {
     pub bridges: quinn::Endpoint,
     /// What the endpoint of bridges presents.
     pub bridge_certificates: Arc<BridgeCertificates>,
+    /// Where bridges tell of a later life of this node.
+    pub later_life: Arc<LaterLife>,
     /// Counters of the node itself.
     pub counters: Arc<NodeCounters>,
     /// Cancelled when the node begins to leave: no new sessions.
@@ -93,6 +96,8 @@ pub struct NodeCounters {
     pub protocol_errors: Counter,
     /// Bridges closed for breaking the protocol or the edge's set.
     pub bridge_faults: Counter,
+    /// Later lives of this node that were heard of and exceeded.
+    pub lives_exceeded: Counter,
     /// Bridges refused since another broker bears the same name.
     pub duplicate_nodes: Counter,
     /// Connections of single tenants that were not attached to a bridge, by reason.

@@ -38,11 +38,13 @@ pub enum Failure {
     DuplicateNode,
     /// The edge has another mode at the other end.
     EdgeMode,
+    /// The peer answers, but does not read a stream that carries data.
+    HalfDead,
 }
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NobodyThere,
         Self::WrongCa,
         Self::Expired,
@@ -54,6 +56,7 @@ impl Failure {
         Self::Closed,
         Self::DuplicateNode,
         Self::EdgeMode,
+        Self::HalfDead,
     ];
 
     /// The stable code: log field, metric label, `status` field.
@@ -71,6 +74,7 @@ impl Failure {
             Self::Closed => "closed",
             Self::DuplicateNode => "duplicate-node",
             Self::EdgeMode => "edge-mode",
+            Self::HalfDead => "half-dead",
         }
     }
 }

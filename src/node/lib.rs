@@ -17,6 +17,7 @@ pub mod node;
 mod ops;
 mod random;
 mod read_ahead;
+mod rebirth;
 mod reliable_task;
 pub mod reload;
 mod session;

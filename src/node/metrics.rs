@@ -74,6 +74,8 @@ impl NodeCollector {
         counters(e, "protocol_errors", "Sessions closed for protocol errors", one(node.protocol_errors.value()))?;
         counters(e, "bridge_faults", "Bridges closed for faults", one(node.bridge_faults.value()))?;
         let duplicates = one(node.duplicate_nodes.value());
+        let lives = one(node.lives_exceeded.value());
+        counters(e, "lives_exceeded", "Later lives of this broker that it was told of and exceeded", lives)?;
         counters(e, "duplicate_nodes", "Bridges refused since another broker bears the same name", duplicates)?;
         let trust = context.trust();
         let head = trust.bundle().head();
@@ -86,9 +88,19 @@ impl NodeCollector {
         counters(e, "bundle_refused", "Bundles and sections that were not taken", happened(refused.into_iter()))?;
         let stale = context.reloader.holding().stale() as u64;
         gauges(e, "bundle_stale_sections", "Tenants that hold by an outdated section", one(stale))?;
+        self.resigner(e)?;
         let refusals = trust.refusals();
         let refused = Deny::ALL.iter().map(|r| (vec![("reason", r.code().to_owned())], refusals.count(*r)));
         counters(e, "handshakes_refused", "Certificates refused by reason", happened(refused))
+    }
+
+    fn resigner(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(resigner) = self.0.reloader.resigner() else { return Ok(()) };
+        counters(e, "bundle_resigned", "Bundles this node has signed afresh", one(resigner.signed.value()))?;
+        let failures = resigner.failures().map(|(code, count)| (vec![("reason", code.to_owned())], count));
+        counters(e, "bundle_resign_failures", "Bundles that were due and not signed", happened(failures))?;
+        let next = resigner.next().and_then(|next| u64::try_from(next.0).ok()).unwrap_or(0);
+        gauges(e, "bundle_resign_seconds", "When it signs next, seconds since 1970; 0 when it cannot", one(next))
     }
 
     fn edges(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -117,7 +129,19 @@ impl NodeCollector {
             let labels = vec![("edge", link.edge().name().to_string())];
             (labels, link.inbox().with(|lanes| lanes.sched().backlog_bytes()) as u64)
         });
-        gauges(e, "edge_queued_bytes", "Bytes waiting for an edge", queued.collect())
+        gauges(e, "edge_queued_bytes", "Bytes waiting for an edge", queued.collect())?;
+        let tenants = context.shared.tenants();
+        let lost = links.iter().filter(|link| !link.edge().is_retired()).flat_map(|link| {
+            let lost: Vec<_> = link.inbox().with(|lanes| lanes.lost().collect());
+            let tenants = &tenants;
+            lost.into_iter().filter_map(move |(tenant, class, reason, frames)| {
+                let mut labels = class_labels(tenants.by_key(tenant)?, class);
+                labels.extend([("edge", link.edge().name().to_string()), ("reason", reason.to_owned())]);
+                Some((labels, frames))
+            })
+        });
+        let lost = lost.collect();
+        counters(e, "edge_dropped", "Frames lost on their way into an edge", lost)
     }
 
     /// The tenants' connections of dedicated edges.

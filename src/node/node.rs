@@ -22,6 +22,7 @@ use crate::listener::nats::Carrier;
 use crate::listener::{self, Admission};
 use crate::live::Live;
 use crate::ops;
+use crate::rebirth;
 use crate::reliable_task;
 use crate::reload;
 use crate::start::{Listening, Prepared, StartError};
@@ -65,7 +66,6 @@ impl Node {
     /// The port or file that cannot be had.
     pub async fn start(prepared: Prepared) -> Result<Self, StartError> {
         let Prepared { config, trust, shared, driver, clock, reloader, lock } = prepared;
-        let trust = Live::new(trust);
         let tcp = TcpListener::bind(config.native_tcp).await.map_err(listen("broker_port", config.native_tcp))?;
         let ops_listener = optional("ops_listen", config.ops_listen).await?;
         let nats_listener = optional("nats_port", config.nats_tcp).await?;
@@ -89,6 +89,7 @@ impl Node {
             bridge_certificates,
             advisor: Arc::new(Advisor::new(Arc::clone(&shared))),
             shared,
+            later_life: Arc::default(),
             clock,
             control: ControlHandle(requests),
             counters: Arc::new(NodeCounters::default()),
@@ -120,11 +121,7 @@ impl Node {
         serve_nats(&context, nats_listener, nats_ws_listener, &admission)?;
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
         context.tasks.spawn(bridge::serve(context.clone(), bridges));
-        for link in context.shared.links().iter() {
-            context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
-        }
-        context.tasks.spawn(reliable_task::run(context.clone()));
-        context.tasks.spawn(reload::watch(context.clone()));
+        look_after(&context);
         context.tasks.spawn(admin::serve(context.clone(), socket));
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
@@ -167,6 +164,16 @@ impl Node {
         drop(self);
         tracing::info!("stopped");
     }
+}
+
+/// Starts what keeps a node's edges, messages, files and life as they should be.
+fn look_after(context: &Context) {
+    for link in context.shared.links().iter() {
+        context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
+    }
+    context.tasks.spawn(reliable_task::run(context.clone()));
+    context.tasks.spawn(reload::watch(context.clone()));
+    context.tasks.spawn(rebirth::watch(context.clone()));
 }
 
 /// A port that may be left out.
@@ -249,7 +256,7 @@ fn announce(context: &Context, listening: &Listening) -> Result<(), StartError> 
     let ops = listening.ops.map_or_else(|| "off".to_owned(), |a| a.to_string());
     tracing::info!(
         node = %listening.node, tcp = %listening.native_tcp, quic = %listening.native_quic,
-        bridge = %listening.bridge, %ops, incarnation = context.shared.incarnation,
+        bridge = %listening.bridge, %ops, incarnation = context.shared.incarnation(),
         "ready: {} ({}) of fabric {}", listening.node, context.config().role.as_str(), context.shared.fabric
     );
     Ok(())

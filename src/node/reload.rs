@@ -24,11 +24,13 @@ use crate::trust::{self, unix_now};
 
 mod configuration;
 mod refusal;
+mod resign;
 pub(crate) mod stored;
 mod watch;
 
 pub use configuration::Report;
 pub use refusal::{BundleRefusal, BundleRefusals, Refused};
+pub use resign::Resigner;
 pub(crate) use watch::watch;
 
 /// Keeps what the node holds of bundle and configuration, and changes it.
@@ -38,6 +40,7 @@ pub struct Reloader {
     /// The holding, for those who only look.
     holding: crate::live::Live<Holding>,
     overrides: Vec<(String, String)>,
+    resigner: Option<Resigner>,
     /// What was refused.
     pub refusals: BundleRefusals,
 }
@@ -49,14 +52,17 @@ struct Held {
     holding: Holding,
     links: Vec<Arc<Link>>,
     epoch: u64,
+    /// Epoch and version of the newest bundle of this fabric that was verified, taken or not.
+    newest_seen: (u64, u64),
 }
 
 impl Reloader {
     pub(crate) fn new(raw: Arc<Config>, holding: Holding, shared: &Shared) -> Self {
         let links = shared.links().iter().cloned().collect();
         let live = crate::live::Live::new(Arc::new(holding.clone()));
-        let held = Mutex::new(Held { raw, holding, links, epoch: shared.policy().epoch() });
-        Self { held, holding: live, overrides: Vec::new(), refusals: BundleRefusals::default() }
+        let newest_seen = shared.bundle();
+        let held = Mutex::new(Held { raw, holding, links, epoch: shared.policy().epoch(), newest_seen });
+        Self { held, holding: live, overrides: Vec::new(), resigner: None, refusals: BundleRefusals::default() }
     }
 
     pub(crate) fn set_overrides(&mut self, overrides: Vec<(String, String)>) {
@@ -145,6 +151,9 @@ impl Held {
         complete: bool,
     ) -> Result<bool, Refused> {
         let standing = self.holding.standing(&signed.head, &signed.digest);
+        if standing != Standing::Foreign {
+            self.newest_seen = self.newest_seen.max((signed.head.epoch, signed.head.version));
+        }
         if let Some(reason) = BundleRefusal::of_standing(standing) {
             let (epoch, version) = (signed.head.epoch, signed.head.version);
             let held = &self.holding.signed().head;

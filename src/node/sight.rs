@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use glocal_core::name::Class;
 use glocal_core::policy::{Administer, Permit};
+use glocal_core::reliable::outgoing::Sight;
 use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_engine::handshake::mode;
 use serde::Serialize;
@@ -19,6 +20,8 @@ pub struct EdgesReport {
     pub node: String,
     /// Its edges, by name.
     pub edges: Vec<EdgeSight>,
+    /// What of `ctrl` and `bulk` has entered here and is not acknowledged.
+    pub windows: Vec<WindowSight>,
 }
 
 /// One edge of this node.
@@ -54,6 +57,8 @@ pub struct EdgeSight {
     pub lanes: Vec<LaneSight>,
     /// Bytes in all lanes.
     pub queued_bytes: usize,
+    /// What was lost here on its way to the peer.
+    pub drops: Vec<LossSight>,
     /// What the peer sent that the edge does not allow.
     pub refused: u64,
     /// Attempts to dial.
@@ -94,6 +99,44 @@ pub struct Allowed {
     pub not_by_peer: Vec<String>,
     /// Those that cross now.
     pub effective: Vec<String>,
+}
+
+/// What of one tenant and class is on its way from here to one broker.
+#[derive(Debug, Serialize)]
+pub struct WindowSight {
+    /// The tenant.
+    pub tenant: String,
+    /// The class.
+    pub class: &'static str,
+    /// The broker where it entered: this one.
+    pub origin: String,
+    /// The broker that has to acknowledge it.
+    pub target: String,
+    /// The edge it takes now; `null` where no way leads there.
+    pub edge: Option<String>,
+    /// Bytes that were sent and are not acknowledged.
+    pub in_flight_bytes: usize,
+    /// Bytes that may be in flight.
+    pub window_bytes: usize,
+    /// Messages that are not acknowledged, sent or not.
+    pub unacknowledged: usize,
+    /// Their bytes.
+    pub unacknowledged_bytes: usize,
+    /// For how long the oldest of them has been kept, in milliseconds.
+    pub oldest_ms: u64,
+}
+
+/// Frames of one tenant and class that an edge has lost.
+#[derive(Debug, Serialize)]
+pub struct LossSight {
+    /// The tenant.
+    pub tenant: String,
+    /// The class.
+    pub class: &'static str,
+    /// Why.
+    pub reason: &'static str,
+    /// How many since the start.
+    pub frames: u64,
 }
 
 /// One lane with something in it.
@@ -148,7 +191,7 @@ pub async fn edges(context: &Context, permit: &Permit<Administer<'_>>) -> EdgesR
     let known = context.control.inspect().await.edges;
     let mut edges: Vec<_> = context.edges.list().iter().map(|status| edge(context, status, one, &known)).collect();
     edges.sort_by(|a, b| a.name.cmp(&b.name));
-    EdgesReport { node: context.shared.node.to_string(), edges }
+    EdgesReport { node: context.shared.node.to_string(), edges, windows: windows(context, one) }
 }
 
 fn edge(context: &Context, status: &EdgeStatus, one: Option<TenantKey>, known: &[KnownEdge]) -> EdgeSight {
@@ -164,7 +207,8 @@ fn edge(context: &Context, status: &EdgeStatus, one: Option<TenantKey>, known: &
     let crosses = |t: &&&Arc<Tenant>| effective.contains(t.key());
     let by_configuration = |t: &&&Arc<Tenant>| configured.is_none_or(|e| e.tenants.matches(t.id()));
     let open = asked.iter().filter(by_bundle).filter(by_configuration).filter(|t| edge.is_up() && !crosses(t));
-    let lanes = context.shared.link(edge.key()).map_or_else(Vec::new, |link| lanes(&link, &asked));
+    let link = context.shared.link(edge.key());
+    let (lanes, drops) = link.map_or_else(Default::default, |link| (lanes(&link, &asked), drops(&link, &asked)));
     EdgeSight {
         name: edge.name().to_string(),
         peer: edge.peer().to_string(),
@@ -187,6 +231,7 @@ fn edge(context: &Context, status: &EdgeStatus, one: Option<TenantKey>, known: &
         },
         queued_bytes: lanes.iter().map(|lane| lane.bytes).sum(),
         lanes,
+        drops,
         refused: edge.refused.value(),
         dials: status.dials.value(),
         ups: status.ups.value(),
@@ -235,6 +280,40 @@ fn lanes(link: &glocal_engine::link::Link, asked: &[&Arc<Tenant>]) -> Vec<LaneSi
         });
         sized.filter(|lane| lane.bytes > 0).collect()
     })
+}
+
+fn drops(link: &glocal_engine::link::Link, asked: &[&Arc<Tenant>]) -> Vec<LossSight> {
+    let lost: Vec<_> = link.inbox().with(|lanes| lanes.lost().collect());
+    let of = |(key, class, reason, frames): (TenantKey, Class, _, _)| {
+        let tenant = asked.iter().find(|tenant| tenant.key() == key)?;
+        Some(LossSight { tenant: tenant.id().to_string(), class: class.as_str(), reason, frames })
+    };
+    let mut found: Vec<_> = lost.into_iter().filter_map(of).collect();
+    found.sort_by(|a, b| (&a.tenant, a.class, a.reason).cmp(&(&b.tenant, b.class, b.reason)));
+    found
+}
+
+/// The windows of one tenant, or of all.
+fn windows(context: &Context, one: Option<TenantKey>) -> Vec<WindowSight> {
+    let (shared, now) = (&context.shared, context.clock.now());
+    let (tenants, brokers) = (shared.tenants(), shared.brokers());
+    let of = |tenant: &Arc<Tenant>| {
+        let (table, id) = (tenant.table(), tenant.id().to_string());
+        let sight = |(class, sight): (Class, Sight)| WindowSight {
+            tenant: id.clone(),
+            class: class.as_str(),
+            origin: shared.node.to_string(),
+            target: brokers.name(sight.target).map(ToString::to_string).unwrap_or_default(),
+            edge: table.routes().hop(sight.target).map(|hop| hop.edge.name().to_string()),
+            in_flight_bytes: sight.in_flight_bytes,
+            window_bytes: sight.window_bytes,
+            unacknowledged: sight.unacknowledged,
+            unacknowledged_bytes: sight.unacknowledged_bytes,
+            oldest_ms: sight.oldest_micros / 1000,
+        };
+        shared.reliable().windows(tenant.key(), now).into_iter().map(sight).collect::<Vec<_>>()
+    };
+    tenants.iter().filter(|tenant| one.is_none_or(|one| one == tenant.key())).flat_map(of).collect()
 }
 
 /// Gathers the routes a permit allows to see.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use glocal_core::bundle::Head;
 use glocal_core::control::Control;
 use glocal_core::edge::{Edge, EdgeKey};
 use glocal_core::name::NodeId;
@@ -17,10 +18,11 @@ use glocal_engine::shared::Shared;
 
 use crate::clock::Clock;
 use crate::config::{ClientAuth, Config, ConfigErrors, EdgeConfig, EdgeMode, HostPort, TenantSet};
+use crate::live::Live;
 use crate::reload::Reloader;
 use crate::reload::stored::newest;
 use crate::state::{self, StateError, StateLock};
-use crate::trust::{self, NodeIdentity, NodeLinkCrypto, Roots, Trust, TrustOptions, unix_now};
+use crate::trust::{self, BundleSigner, NodeIdentity, NodeLinkCrypto, Roots, Trust, TrustOptions, unix_now};
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +45,14 @@ pub enum StartError {
         file: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The key that signs bundles, or its certificate.
+    #[error("{key}")]
+    Signing {
+        /// The configuration key.
+        key: &'static str,
+        /// What is wrong.
+        source: trust::SignerError,
     },
     /// The bundle.
     #[error("bundle: {file}")]
@@ -136,8 +146,8 @@ pub enum StartError {
 pub struct Prepared {
     /// The configuration, with edges completed from the bundle.
     pub config: Arc<Config>,
-    /// The trust epoch.
-    pub trust: Arc<Trust>,
+    /// The trust epoch in force.
+    pub trust: Live<Trust>,
     /// What machines share.
     pub shared: Arc<Shared>,
     /// The control half.
@@ -171,8 +181,10 @@ pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
         tracing::warn!(%tenant, "clients without a certificate are let in as tenant '{tenant}' (anonymous_tenant)");
     }
     let bundle = Arc::clone(holding.bundle());
+    let signer = signer(&config, &roots, bundle.head())?;
     let trust = Trust::new(roots, Arc::clone(&bundle), identity, options, now);
-    let trust = Arc::new(trust.map_err(|source| StartError::Trust { place: place(&config, &source), source })?);
+    let trust = trust.map_err(|source| StartError::Trust { place: place(&config, &source), source })?;
+    let trust = Live::new(Arc::new(trust));
     let raw = Arc::new(config.clone());
     config.edges = edges(&config, &bundle)?;
     check_tenant_leaves(&config, now)?;
@@ -180,7 +192,10 @@ pub fn prepare(mut config: Config) -> Result<Prepared, StartError> {
     let incarnation = state::next_incarnation(&config.state_dir)?;
     let clock = Clock::start();
     let (shared, driver) = assemble(&config, &trust, incarnation, clock)?;
-    let reloader = Reloader::new(raw, holding, &shared);
+    let mut reloader = Reloader::new(raw, holding, &shared);
+    if let Some(signer) = signer {
+        reloader.set_resigner(signer);
+    }
     Ok(Prepared { config: Arc::new(config), trust, shared, driver, clock, reloader, lock })
 }
 
@@ -211,6 +226,24 @@ fn identity(config: &Config) -> Result<NodeIdentity, StartError> {
         let key = if source.is_of_key() { "node_key" } else { "node_certificate" };
         StartError::Credential { key, source }
     })
+}
+
+/// The key that signs bundles, where one is configured.
+fn signer(config: &Config, roots: &Roots, head: &Head) -> Result<Option<BundleSigner>, StartError> {
+    let Some(signing) = &config.bundle_signing else { return Ok(None) };
+    let failed = |source: trust::SignerError| {
+        let key = if source.is_of_key() { "bundle_signing_key" } else { "bundle_signing_certificate" };
+        StartError::Signing { key, source }
+    };
+    let name = signing.key.path().map_or_else(|| "the text given".to_owned(), |file| file.display().to_string());
+    if let Some(file) = signing.key.path() {
+        trust::check_private(file).map_err(failed)?;
+    }
+    let unread = |source| failed(trust::SignerError::Unreadable { file: name.clone(), source });
+    let secret = signing.key.read().map_err(unread)?;
+    BundleSigner::load(&signing.certificate, (&name, secret.reveal()), roots, head, unix_now())
+        .map(Some)
+        .map_err(failed)
 }
 
 /// The key and the file that a refused trust epoch is about.
@@ -280,10 +313,11 @@ fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) 
 /// Builds the node's machines.
 fn assemble(
     config: &Config,
-    trust: &Arc<Trust>,
+    live: &Live<Trust>,
     incarnation: u64,
     clock: Clock,
 ) -> Result<(Arc<Shared>, Driver), StartError> {
+    let trust = live.now();
     let bundle = trust.bundle();
     let tenants = Arc::new(Tenants::new(bundle.sections().cloned().map(Arc::new)));
     let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));
@@ -294,8 +328,8 @@ fn assemble(
         let source = trust::TrustError::OwnCertificate { node: config.node.clone(), reason };
         StartError::Trust { place: place(config, &source), source }
     };
-    let in_force = Arc::clone(trust);
-    let admit = trust::admit_by(move || Arc::clone(&in_force));
+    let in_force = live.clone();
+    let admit = trust::admit_by(move || in_force.now());
     let crypto =
         NodeLinkCrypto::make(&bundle.head().fabric, trust.identity(), incarnation, admit).map_err(|source| {
             let file = config.node_key.path().map_or_else(|| PathBuf::from("node_key"), std::path::Path::to_path_buf);

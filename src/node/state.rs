@@ -1,4 +1,5 @@
-//! What a node keeps on disk: its incarnation, stored before it is used (DESIGN section 5).
+//! What a node keeps on disk: its incarnation, stored before it is used (DESIGN section 5), and the versions it has set aside
+//! for signing, stored before they are signed (section 3).
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -40,6 +41,13 @@ pub fn prepare(dir: &Path) -> Result<StateLock, StateError> {
     }
 }
 
+/// Milliseconds since 1970 by the clock, zero before.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The next incarnation: max(stored + 1, milliseconds since 1970), on disk before it is returned.
 ///
 /// # Errors
@@ -65,10 +73,58 @@ pub fn next_incarnation(dir: &Path) -> Result<u64, StateError> {
             failed("cannot be read")(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
         })?,
     };
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let next = stored.saturating_add(1).max(u64::try_from(since.as_millis()).unwrap_or(0));
-    write_atomically(&path, format!("{next}\n").as_bytes()).map_err(failed("cannot be written"))?;
+    let next = stored.saturating_add(1).max(unix_ms());
+    store_incarnation(dir, next)?;
     Ok(next)
+}
+
+/// Stores an incarnation, so that it may be used.
+///
+/// # Errors
+/// [`StateError`] naming the file; then the node must go on in the one it has.
+pub fn store_incarnation(dir: &Path, incarnation: u64) -> Result<(), StateError> {
+    let path = dir.join("incarnation");
+    write_atomically(&path, format!("{incarnation}\n").as_bytes()).map_err(|source| StateError {
+        path,
+        what: "cannot be written",
+        source: Some(source),
+    })
+}
+
+/// Longest stored bundle version, in bytes: two numbers of twenty digits, a blank and a newline.
+const VERSION_BYTES: u64 = 64;
+
+/// Epoch and version of the bundle that was set aside for signing last; zeros while none was.
+///
+/// # Errors
+/// [`StateError`] naming the file; without it nothing may be signed.
+pub fn version_set_aside(dir: &Path) -> Result<(u64, u64), StateError> {
+    let path = dir.join("signed-version");
+    let failed = |source| StateError { path: path.clone(), what: "cannot be read", source: Some(source) };
+    let mut text = String::new();
+    match File::open(&path) {
+        Ok(file) => file.take(VERSION_BYTES).read_to_string(&mut text).map_err(failed)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, 0)),
+        Err(error) => return Err(failed(error)),
+    };
+    let parsed =
+        text.trim().split_once(' ').and_then(|(epoch, version)| Some((epoch.parse().ok()?, version.parse().ok()?)));
+    parsed.ok_or_else(|| {
+        failed(std::io::Error::new(std::io::ErrorKind::InvalidData, "not an epoch and a version of a bundle"))
+    })
+}
+
+/// Sets a version of the bundle aside: once this has returned, nothing else is ever signed under it.
+///
+/// # Errors
+/// [`StateError`] naming the file; then nothing may be signed.
+pub fn set_version_aside(dir: &Path, epoch: u64, version: u64) -> Result<(), StateError> {
+    let path = dir.join("signed-version");
+    write_atomically(&path, format!("{epoch} {version}\n").as_bytes()).map_err(|source| StateError {
+        path,
+        what: "cannot be written",
+        source: Some(source),
+    })
 }
 
 /// Replaces a file as a whole: written beside it, synced, renamed.
@@ -114,6 +170,20 @@ mod tests {
         let future = u64::MAX - 10;
         std::fs::write(dir.path().join("incarnation"), format!("{future}\n")).unwrap();
         assert_eq!(next_incarnation(dir.path()).unwrap(), future + 1, "a clock that was set back changes nothing");
+    }
+
+    #[test]
+    fn versions_set_aside_are_kept_and_what_is_no_version_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(version_set_aside(dir.path()).unwrap(), (0, 0));
+        set_version_aside(dir.path(), 2, u64::MAX).unwrap();
+        assert_eq!(version_set_aside(dir.path()).unwrap(), (2, u64::MAX));
+        for broken in ["", "2", "2 x", "x 2", "2 3 4"] {
+            std::fs::write(dir.path().join("signed-version"), broken).unwrap();
+            let error = version_set_aside(dir.path()).unwrap_err();
+            assert!(error.to_string().contains("signed-version: cannot be read"), "{error}");
+        }
+        assert!(set_version_aside(&dir.path().join("missing"), 1, 1).is_err());
     }
 
     #[test]

@@ -137,7 +137,7 @@ pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Statu
         role: context.config().role.as_str(),
         fabric: head.fabric.to_string(),
         version: env!("CARGO_PKG_VERSION"),
-        incarnation: context.shared.incarnation,
+        incarnation: context.shared.incarnation(),
         uptime_s: now.as_millis() / 1000,
         lame_duck: context.lame_duck.is_cancelled(),
         bundle: BundleStatus {

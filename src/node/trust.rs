@@ -21,6 +21,7 @@ mod link;
 mod peer;
 mod refusal;
 mod signed;
+mod signing;
 mod tenant_leaf;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -36,6 +37,7 @@ pub use signed::{
     BundleFileError, BundleLoadError, Unsigned, load_bundle, load_bundle_file, read_bundle_file, section_piece,
     verify_head,
 };
+pub use signing::{BundleSigner, SignerError, check_private};
 pub use tenant_leaf::{BridgeCertificates, TenantLeafError, load_tenant_leaf};
 pub use verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 

@@ -164,7 +164,7 @@ impl World {
                     let there = other
                         .tenants
                         .by_id(tenant.as_str())
-                        .map(|tenant| tenant.tallies().received(class, index(node), broker.shared.incarnation));
+                        .map(|tenant| tenant.tallies().received(class, index(node), broker.shared.incarnation()));
                     ensure!(!exact || there == Some(arrived), "{place}: {arrived} arrived, {there:?} say they");
                     ensure!(
                         !exact || copies == arrived + missing,

@@ -26,7 +26,7 @@ pub use interest::{
 };
 
 pub use bundle::{AllowedApplied, AllowedUpdate, BundleGet, BundleNews, BundlePart, SectionOffer};
-pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp};
+pub use link::{LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp, PathProbeAck};
 
 use crate::frame::CONTROL_HEAD_BYTES;
 use crate::{EncodeError, FrameError};
@@ -37,6 +37,9 @@ pub const PROTOCOL_VERSION: u16 = 1;
 /// Bit of [`BridgeHello::features`]: this side's edge gives each tenant a connection of its own. Both sides must say the
 /// same.
 pub const FEATURE_DEDICATED: u64 = 1;
+
+/// Bit of [`BridgeHello::features`]: this side answers probes in data streams.
+pub const FEATURE_PATH_PROBE: u64 = 2;
 
 macro_rules! control {
     ($($(#[$doc:meta])+ $body:ident = $kind:literal;)*) => {
@@ -184,6 +187,8 @@ control! {
     BundleGet = 0x34;
     /// A part of a head or a section.
     BundlePart = 0x35;
+    /// Answers a probe in a data stream.
+    PathProbeAck = 0x36;
     /// That a broker has any subscriber of the tenant.
     Presence = 0x38;
     /// All brokers known to have subscribers of the tenant were told.

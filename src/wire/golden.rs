@@ -11,13 +11,13 @@ use crate::control::{
     BundleGet, BundleNews, BundlePart, Control, Delivered, Denied, EdgeCut, Error, FEATURE_DEDICATED, ForgetHandles,
     Goodbye, Hello, Interest, InterestChange, InterestNews, InterestPull, InterestSum, InterestSync, LinkAgree,
     LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, NoResponders, Overflowed,
-    Ping, Pong, Presence, PresenceEnd, PresenceRoot, PresenceSum, Probe, ProbeAck, Ready, Routed, SectionOffer,
-    Subscribe, Subscribed, Tallied, Tally, TenantAttach, TenantAttached, Unserved, Unsubscribe, Welcome,
+    PathProbeAck, Ping, Pong, Presence, PresenceEnd, PresenceRoot, PresenceSum, Probe, ProbeAck, Ready, Routed,
+    SectionOffer, Subscribe, Subscribed, Tallied, Tally, TenantAttach, TenantAttached, Unserved, Unsubscribe, Welcome,
 };
 use crate::data::{DataFrame, DataHead, DataKind};
 use crate::ext::ExtBuilder;
 use crate::frame::{FrameLimits, Next, next_frame};
-use crate::slice::{OpenHeader, SliceEvent, SliceHeader, SliceKind, SliceReader};
+use crate::slice::{OpenHeader, SliceEvent, SliceHeader, SliceKind, SliceReader, probe_slice};
 
 const FILE: &str = include_str!("golden/v1.txt");
 const LIMITS: FrameLimits = FrameLimits::open(1024 * 1024);
@@ -188,6 +188,7 @@ fn bundle_controls() -> Vec<(&'static str, Control)> {
         ("section-offer", SectionOffer { digests: vec![[4; 32], [5; 32]] }.into()),
         ("bundle-get", BundleGet { digests: vec![[4; 32]] }.into()),
         ("bundle-part", BundlePart { digest: [4; 32], total: 9, offset: 6, bytes: vec![1, 2, 3] }.into()),
+        ("path-probe-ack", PathProbeAck { id: 1 << 40 }.into()),
     ]
 }
 
@@ -283,6 +284,11 @@ fn slices() -> Vec<(&'static str, Vec<u8>)> {
         ("slice-open", opened.to_vec()),
         ("slice-data", data.to_vec()),
         ("slice-reset", header(1, 0, SliceKind::Reset).to_vec()),
+        ("slice-probe", {
+            let mut probe = BytesMut::new();
+            probe_slice(0x0102_0304_0506_0708, &mut probe);
+            probe.to_vec()
+        }),
     ]
 }
 
@@ -385,6 +391,7 @@ fn golden_slices_read_as_events() {
         SliceEvent::Data { lane: 1, bytes: Bytes::from_static(b"ab") },
         SliceEvent::Data { lane: 0x0102_0304, bytes: Bytes::from_static(b"xyz") },
         SliceEvent::Reset { lane: 1 },
+        SliceEvent::Probe { id: 0x0102_0304_0506_0708 },
     ];
     for event in expected {
         assert_eq!(reader.next_event(&mut stream), Ok(Some(event)));

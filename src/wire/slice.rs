@@ -1,6 +1,7 @@
 //! Slices of a bridge's data streams (DESIGN section 6):
 //! `lane u32 · len u32 · flags u8 (1 open, 2 reset) · 0[3]`, little-endian, then `len` bytes. An open slice begins with
-//! `class u8 · tenant_len u8 · tenant`, which `len` includes; a reset slice is empty.
+//! `class u8 · tenant_len u8 · tenant`, which `len` includes; a reset slice is empty. A probe (flag 4, lane 0) has 8 bytes, its
+//! number.
 //!
 //! [`SliceReader`] takes one stream apart without holding back or copying payload. [`LaneBuffer`] puts the frames of
 //! one lane together and copies only a frame that is spread over several chunks. Both grow only by what has arrived.
@@ -20,6 +21,9 @@ pub const OPEN_HEADER_BYTES_MAX: usize = 2 + LABEL_BYTES_MAX;
 
 const FLAG_OPEN: u8 = 1;
 const FLAG_RESET: u8 = 2;
+const FLAG_PROBE: u8 = 4;
+/// Bytes of a probe's number.
+const PROBE_BYTES: usize = 8;
 
 /// What a slice does to its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub enum SliceKind {
     Open,
     /// Ends the lane and discards a partial frame.
     Reset,
+    /// Is of no lane: the peer answers its number on the control stream once it has read it.
+    Probe,
 }
 
 impl SliceKind {
@@ -38,6 +44,7 @@ impl SliceKind {
             Self::Data => 0,
             Self::Open => FLAG_OPEN,
             Self::Reset => FLAG_RESET,
+            Self::Probe => FLAG_PROBE,
         }
     }
 }
@@ -45,7 +52,7 @@ impl SliceKind {
 /// The header of one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceHeader {
-    /// The lane, never 0.
+    /// The lane; 0 for a probe and nothing else.
     pub lane: u32,
     /// Bytes after this header: an open header and data.
     pub len: u32,
@@ -68,13 +75,14 @@ impl SliceHeader {
                 0 => SliceKind::Data,
                 FLAG_OPEN => SliceKind::Open,
                 FLAG_RESET => SliceKind::Reset,
+                FLAG_PROBE => SliceKind::Probe,
                 _ => return Err(FrameError::BadSliceFlags(flags)),
             },
         };
         if (z0 | z1 | z2) != 0 {
             return Err(FrameError::Reserved);
         }
-        if header.lane == 0 {
+        if !header.has_good_lane() {
             return Err(FrameError::LaneZero);
         }
         if header.has_good_length() { Ok(header) } else { Err(FrameError::BadSliceLength(header.len)) }
@@ -83,9 +91,9 @@ impl SliceHeader {
     /// Appends the header.
     ///
     /// # Errors
-    /// [`EncodeError::BadSlice`] for lane 0 or a length that does not fit the kind.
+    /// [`EncodeError::BadSlice`] for a lane or a length that does not fit the kind.
     pub fn encode_into(&self, out: &mut BytesMut) -> Result<(), EncodeError> {
-        if self.lane == 0 || !self.has_good_length() {
+        if !self.has_good_lane() || !self.has_good_length() {
             return Err(EncodeError::BadSlice);
         }
         let ([a0, a1, a2, a3], [l0, l1, l2, l3]) = (self.lane.to_le_bytes(), self.len.to_le_bytes());
@@ -93,14 +101,26 @@ impl SliceHeader {
         Ok(())
     }
 
+    fn has_good_lane(&self) -> bool {
+        (self.lane == 0) == (self.kind == SliceKind::Probe)
+    }
+
     fn has_good_length(&self) -> bool {
         let shortest = match self.kind {
             SliceKind::Data => 1,
             SliceKind::Open => 3,
             SliceKind::Reset => return self.len == 0,
+            SliceKind::Probe => return self.len as usize == PROBE_BYTES,
         };
         (shortest..=SLICE_BYTES_MAX).contains(&(self.len as usize))
     }
+}
+
+/// Appends a probe.
+pub fn probe_slice(id: u64, out: &mut BytesMut) {
+    // Lane 0, and the length of the number.
+    out.extend_from_slice(&[0, 0, 0, 0, 8, 0, 0, 0, FLAG_PROBE, 0, 0, 0]);
+    out.extend_from_slice(&id.to_le_bytes());
 }
 
 /// What a lane is opened for: one class of one tenant.
@@ -176,6 +196,11 @@ pub enum SliceEvent<'a> {
         /// The lane.
         lane: u32,
     },
+    /// The peer asks whether this stream is read.
+    Probe {
+        /// What to answer.
+        id: u64,
+    },
 }
 
 /// A push parser for one data stream.
@@ -192,6 +217,7 @@ enum State {
     Header,
     Open { lane: u32, len: usize },
     Data { lane: u32, left: usize },
+    Probe,
 }
 
 impl Default for SliceReader {
@@ -224,6 +250,7 @@ impl SliceReader {
                         SliceKind::Data => self.state = State::Data { lane, left: len },
                         SliceKind::Open => self.state = State::Open { lane, len },
                         SliceKind::Reset => return Ok(Some(SliceEvent::Reset { lane })),
+                        SliceKind::Probe => self.state = State::Probe,
                     }
                 }
                 State::Open { lane, len } => {
@@ -233,6 +260,12 @@ impl SliceReader {
                     let bytes = self.scratch.get(..open_bytes).ok_or(FrameError::Truncated)?;
                     let (OpenHeader { class, tenant }, _) = OpenHeader::decode(bytes)?;
                     return Ok(Some(SliceEvent::Open { lane, class, tenant }));
+                }
+                State::Probe => {
+                    let Some(id) = self.fill::<PROBE_BYTES>(chunk) else { return Ok(None) };
+                    self.filled = 0;
+                    self.state = State::Header;
+                    return Ok(Some(SliceEvent::Probe { id: u64::from_le_bytes(id) }));
                 }
                 State::Data { lane, left } => {
                     if chunk.is_empty() {

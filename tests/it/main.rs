@@ -23,10 +23,12 @@ mod mesh_demo;
 mod mesh_edges;
 #[cfg(glocal_guards)]
 mod mesh_guards;
+mod mesh_half_dead;
 mod mesh_hostile_broker;
 mod mesh_hostile_bundle;
 mod mesh_life;
 mod mesh_reload;
+mod mesh_resign;
 mod mesh_sight;
 mod mesh_slow;
 mod mesh_strangers;

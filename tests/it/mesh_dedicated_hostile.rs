@@ -9,7 +9,9 @@ use glocal_core::name::Class;
 use glocal_fabric::pki::LeafKind;
 use glocal_wire::control::{BridgeHello, Control, FEATURE_DEDICATED, TenantAttach, TenantAttached};
 
-use crate::support::bridge::{Hostile, Opening, announce, bridge_hello, connect, connect_for, mac, next, proof, relay};
+use crate::support::bridge::{
+    Hostile, Manner, Opening, announce, bridge_hello, connect, connect_for, mac, next, proof, relay,
+};
 use crate::support::fabric::{Credential, Fabric, Shape};
 use crate::support::node::{GLOBAL, Local, REGION_A};
 use crate::support::peer::frame;
@@ -37,8 +39,8 @@ async fn attacked(fabric: &Fabric) -> (Local, Hostile) {
 }
 
 async fn bridge(fabric: &Fabric, at: SocketAddr, dial: u64) -> Option<Hostile> {
-    let hello = BridgeHello { dial, features: FEATURE_DEDICATED, ..bridge_hello(&EVERYBODY) };
-    Hostile::try_open_with(fabric, GLOBAL, at, &EVERYBODY, hello).await
+    let manner = Manner { dial, features: FEATURE_DEDICATED, ..Manner::default() };
+    Hostile::try_open_with(fabric, GLOBAL, at, &EVERYBODY, manner).await
 }
 
 /// Attaches a connection; what the broker said, when it refused.

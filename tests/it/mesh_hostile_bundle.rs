@@ -55,6 +55,7 @@ async fn refused(global: &Local, reason: &str) {
     panic!("no bundle was refused for '{reason}'");
 }
 
+/// RB-21: a signed head of an older version, by another issuer, or a second one of the same version.
 #[tokio::test(flavor = "multi_thread")]
 async fn older_forged_and_equivocating_heads_are_refused_by_name_and_change_nothing() {
     let fabric = Fabric::new();

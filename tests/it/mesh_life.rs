@@ -11,7 +11,7 @@ use glocal_node::edge_status::Failure;
 use glocal_wire::control::Control;
 
 use crate::support::fabric::{Credential, Fabric, Shape};
-use crate::support::node::{GLOBAL, Local, Process, REGION_A, REGION_B, ask, http};
+use crate::support::node::{GLOBAL, Local, Mesh, Process, REGION_A, REGION_B, ask, http};
 use crate::support::peer::{BRIDGE, NATIVE, Peer, tls_of};
 use crate::support::{eventually, eventually_blocking, soon};
 
@@ -106,6 +106,9 @@ fn impostor(credential: &Credential) -> (quinn::Endpoint, SocketAddr) {
     (endpoint, at)
 }
 
+/// RB-45: wrong CA, expired, wrong name and nobody there are states of their own in `status` and metrics. How often an edge
+/// is tried, and what the log says of it: `an_edge_that_stays_down_is_tried_less_and_less_and_logged_once`; the jitter and
+/// the cap: `pauses_double_up_to_a_cap_and_are_jittered`.
 #[tokio::test(flavor = "multi_thread")]
 async fn why_an_edge_is_down_has_a_state_of_its_own() {
     let fabric = Fabric::new();
@@ -361,4 +364,102 @@ async fn a_tenant_has_as_many_sessions_on_a_broker_as_its_section_allows() {
     andy.close().await;
     eventually("andy's place", || (node.0.context().counters.sessions.value() == 2).then_some(())).await;
     fabric.client(node.at(), "andy").await.flush().await.unwrap();
+}
+
+/// The disk of region a's broker is wiped and its clock goes back: it starts in a life that the fabric has seen the end of.
+/// It exceeds that, and has its edges and traffic back; sessions stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_whose_disk_and_clock_went_back_exceeds_its_later_life() {
+    /// An hour ahead of the clock, in milliseconds.
+    const AHEAD_MS: u64 = 3_600_000;
+    const EDGE: &str = "global-region-a";
+    let fabric = Fabric::new();
+    let state = fabric.node_dir(REGION_A).join("state");
+    std::fs::create_dir_all(&state).unwrap();
+    std::fs::write(state.join("incarnation"), (glocal_node::state::unix_ms() + AHEAD_MS).to_string()).unwrap();
+    let mesh = Mesh::start(&fabric).await;
+    let known = mesh.a.0.context().shared.incarnation();
+    let anna = fabric.client(mesh.b.at(), "anna").await;
+    let mut news = anna.subscribe("news", None).await.unwrap();
+    let Mesh { global, a, b } = mesh;
+    a.0.leave().await;
+    std::fs::remove_dir_all(&state).unwrap();
+    fabric.point(REGION_A, crate::support::fabric::NO_PORT.parse().unwrap());
+    let a = Local::start(&fabric, REGION_A).await;
+    assert!(a.0.context().shared.incarnation() < known);
+    let (alice, andy) = (fabric.client(a.at(), "alice").await, fabric.client(a.at(), "andy").await);
+    let mut own = andy.subscribe("own", None).await.unwrap();
+    let sessions = a.0.context().counters.sessions_opened.value();
+    fabric.point(REGION_A, global.at().bridge);
+    let report = a.0.context().reloader.reload(a.0.context()).await;
+    assert!(report.is_whole(), "{report:?}");
+    let since = Instant::now();
+    eventually("a life above the one known", || (a.0.context().shared.incarnation() > known).then_some(())).await;
+    let stored = std::fs::read_to_string(state.join("incarnation")).unwrap();
+    assert_eq!(stored.trim().parse(), Ok(a.0.context().shared.incarnation()), "stored before it is used");
+    a.up(EDGE).await;
+    global.up(EDGE).await;
+    a.knows_filters("tenantA", 1).await;
+    let publish = |text: &str| Publish { class: Some(Class::Ctrl), ack: true, ..Publish::new("news", text.to_owned()) };
+    alice.publish_with(publish("back")).await.unwrap();
+    assert_eq!(payload(&mut news).await, "back");
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    alice.publish("own", "still here").await.unwrap();
+    assert_eq!(payload(&mut own).await, "still here");
+    assert_eq!(a.0.context().counters.sessions_opened.value(), sessions, "no session has noticed");
+    assert_eq!(a.metric("glocal_lives_exceeded_total", &[]).await, 1);
+    assert_eq!(global.metric("glocal_duplicate_nodes_total", &[]).await, 0);
+    drop(b);
+}
+
+/// RB-45: the first failure is a warning with its reason; as long as nothing else happens it is counted and not said again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_that_stays_down_is_tried_less_and_less_and_logged_once() {
+    const EDGE_DIALS: &str = "glocal_edge_dials_total";
+    let fabric = Fabric::new();
+    // A port that was free a moment ago.
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fabric.point(REGION_A, nobody);
+    let node = Process::start(&fabric, REGION_A);
+    let ops = node.at.ops.unwrap();
+    let dials = || crate::support::node::metric(ops, EDGE_DIALS, &[]);
+    let since = Instant::now();
+    // It waits for an answer for a while each time.
+    let first = eventually_blocking("the first attempt to fail", || {
+        (crate::support::node::metric(ops, "glocal_edge_failures_total", &["nobody-there"]) > 0)
+            .then(|| since.elapsed())
+    });
+    eventually_blocking("further attempts", || (dials() >= 3).then_some(()));
+    let warnings =
+        |log: &str| log.lines().filter(|line| line.contains("bridge down")).map(str::to_owned).collect::<Vec<_>>();
+    let said = warnings(&node.log());
+    assert_eq!(said.len(), 1, "{said:?} after {first:?}");
+    assert!(said[0].contains("WARN") && said[0].contains("nobody-there"), "{}", said[0]);
+}
+
+/// RB-38: the second of two brokers with one name, each with a key of its own, is refused once and waits; the first does not
+/// notice. That it waits for at least 30 s: `a_duplicate_waits_for_half_a_minute_at_least`.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_brokers_of_one_name_leave_the_first_alone_and_the_second_waits() {
+    const EDGE: &str = "global-region-a";
+    let fabric = Fabric::new();
+    let global = Local::start(&fabric, GLOBAL).await;
+    fabric.point(REGION_A, global.at().bridge);
+    let first = Local::start(&fabric, REGION_A).await;
+    first.up(EDGE).await;
+    global.up(EDGE).await;
+    let twin = fabric.twin(REGION_A);
+    twin.point(REGION_A, global.at().bridge);
+    let second = Local::start(&twin, REGION_A).await;
+    let refused = || second.edge(EDGE).state().failure == Some(Failure::DuplicateNode);
+    eventually("the second to be told why", || refused().then_some(())).await;
+    // Ordinary pauses would have it dial again long before.
+    let since = Instant::now();
+    let pause = Duration::from_millis(glocal_core::limits::REDIAL_MS_MAX);
+    eventually("a while", || (since.elapsed() > pause).then_some(())).await;
+    assert_eq!(second.metric("glocal_edge_dials_total", &[]).await, 1, "once");
+    assert!(refused());
+    assert_eq!(global.metric("glocal_duplicate_nodes_total", &[]).await, 1);
+    assert!(first.edge(EDGE).edge().is_up());
+    assert_eq!((first.edge(EDGE).ups.value(), global.edge(EDGE).ups.value()), (1, 1), "undisturbed");
 }

@@ -296,3 +296,42 @@ async fn a_configuration_is_taken_as_a_whole_or_not_at_all() {
     global.up(EDGE_A).await;
     a.up(EDGE_A).await;
 }
+
+/// A broker that a newer bundle has brought speaks for its edge with a key that the trust in force admits, not that of the
+/// start: whoever was there before believes it without a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_edges_of_a_broker_that_came_later_are_believed_by_those_who_were_there() {
+    let fabric = Fabric::new();
+    let mut whole = String::new();
+    fabric.edit_plan(|text| {
+        whole.clone_from(&text);
+        let later = |block: &&str| {
+            (block.starts_with("[[node]]") || block.starts_with("[[edge]]")) && block.contains("broker-b")
+        };
+        text.split("\n\n").filter(|block| !later(block)).collect::<Vec<_>>().join("\n\n")
+    });
+    let global = Local::start(&fabric, GLOBAL).await;
+    fabric.point(REGION_A, global.at().bridge);
+    let a = Local::start(&fabric, REGION_A).await;
+    a.up(EDGE_A).await;
+    fabric.edit_plan(|_| whole);
+    fabric.point(REGION_B, global.at().bridge);
+    for node in [&global, &a] {
+        // The edge is configured in the same breath as the bundle that has it: the first reload takes the bundle.
+        let context = node.0.context();
+        context.reloader.reload(context).await;
+        let report = context.reloader.reload(context).await;
+        assert!(report.is_whole(), "{report:?}");
+    }
+    let b = Local::start(&fabric, REGION_B).await;
+    b.up(EDGE_B).await;
+    let deadline = Instant::now() + crate::support::PATIENCE;
+    loop {
+        let known = a.0.context().control.inspect().await.edges;
+        if known.iter().any(|edge| edge.name == EDGE_B && edge.cost.is_some()) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "region a does not believe in the edge: {known:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

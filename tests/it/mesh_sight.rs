@@ -2,10 +2,13 @@
 
 use std::process::Command;
 
+use glocal_client::Publish;
+use glocal_core::name::Class;
 use serde_json::Value;
 
 use crate::support::fabric::{Fabric, Shape};
-use crate::support::node::{GLOBAL, Mesh, REGION_A, REGION_B, ask};
+use crate::support::message;
+use crate::support::node::{GLOBAL, Local, Mesh, Process, REGION_A, REGION_B, ask};
 
 async fn asked(mesh_node: &crate::support::node::Local, request: &str) -> Value {
     let (socket, request) = (mesh_node.at().socket.clone(), request.to_owned());
@@ -65,4 +68,110 @@ async fn edges_and_routes_say_who_may_cross_and_which_way() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && text.contains(expected), "{command}: {text}");
     }
+}
+
+/// What `glocal edges` prints for people.
+fn printed(node: &Local) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_glocal")).args(["edges", "--socket"]).arg(&node.at().socket).output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
+/// Asks again until the answer has what is looked for.
+async fn shows(node: &Local, request: &str, what: &str, found: impl Fn(&Value) -> bool) -> Value {
+    let deadline = tokio::time::Instant::now() + crate::support::PATIENCE;
+    loop {
+        let report = asked(node, request).await;
+        if found(&report) {
+            return report;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "waited in vain for {what}: {report}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+/// A target that stands still acknowledges nothing: what waits for it shows, to its own tenant alone, until it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_show_what_is_not_acknowledged_and_since_when() {
+    let fabric = Fabric::new();
+    let global = Local::start(&fabric, GLOBAL).await;
+    for node in [REGION_A, REGION_B] {
+        fabric.point(node, global.at().bridge);
+    }
+    let a = Local::start(&fabric, REGION_A).await;
+    let b = Process::start(&fabric, REGION_B);
+    a.up("global-region-a").await;
+    global.up("global-region-b").await;
+    let anna = fabric.client(&b.at, "anna").await;
+    let mut news = anna.subscribe("news", None).await.unwrap();
+    a.knows_filters("tenantA", 1).await;
+    let alice = fabric.client(a.at(), "alice").await;
+    let publish = |text: &str| Publish { class: Some(Class::Ctrl), ..Publish::new("news", text.to_owned()) };
+    alice.publish_with(publish("first")).await.unwrap();
+    assert_eq!(message(&mut news).await.payload(), b"first");
+    shows(&a, "edges", "an empty window", |report| report["windows"] == serde_json::json!([])).await;
+    b.signal("STOP");
+    alice.publish_with(publish("second")).await.unwrap();
+    let report =
+        shows(&a, "edges tenantA", "a window", |report| report["windows"][0]["oldest_ms"].as_u64() > Some(50)).await;
+    let window = &report["windows"][0];
+    assert_eq!((&window["tenant"], &window["class"]), (&"tenantA".into(), &"ctrl".into()));
+    assert_eq!((&window["origin"], &window["target"]), (&REGION_A.into(), &REGION_B.into()));
+    assert_eq!(window["unacknowledged"], 1);
+    assert_eq!(window["unacknowledged_bytes"], window["in_flight_bytes"]);
+    assert!(
+        window["in_flight_bytes"].as_u64() >= Some(6) && window["window_bytes"].as_u64() >= Some(64 * 1024),
+        "{window}"
+    );
+    let of_b = asked(&a, "edges tenantB").await;
+    assert_eq!(of_b["windows"], serde_json::json!([]), "nothing of another tenant's");
+    let text = printed(&a);
+    assert!(text.contains("ctrl") && text.contains(REGION_B), "{text}");
+    b.signal("CONT");
+    shows(&a, "edges", "an empty window", |report| report["windows"] == serde_json::json!([])).await;
+}
+
+/// An edge that is shaped to little loses what its lane does not hold, and says of whom and why.
+#[tokio::test(flavor = "multi_thread")]
+async fn drops_of_an_edge_are_shown_by_tenant_class_and_reason() {
+    /// More than a lane holds, in messages of this many bytes.
+    const MESSAGES: usize = 24;
+    const BYTES: usize = 512 * 1024;
+    let fabric = Fabric::new();
+    let global = Local::start(&fabric, GLOBAL).await;
+    for node in [REGION_A, REGION_B] {
+        fabric.point(node, global.at().bridge);
+    }
+    let file = fabric.config(REGION_A);
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(
+        &file,
+        text.replace("peer = \"global/broker-g\"", "peer = \"global/broker-g\"\nrate = \"1 Mbit/s\""),
+    )
+    .unwrap();
+    let a = Local::start(&fabric, REGION_A).await;
+    let b = Local::start(&fabric, REGION_B).await;
+    a.up("global-region-a").await;
+    b.up("global-region-b").await;
+    let anna = fabric.client(b.at(), "anna").await;
+    let _news = anna.subscribe("bulky", None).await.unwrap();
+    a.knows_filters("tenantA", 1).await;
+    let alice = fabric.client(a.at(), "alice").await;
+    for _ in 0..MESSAGES {
+        let publish = Publish { class: Some(Class::Tele), ..Publish::new("bulky", vec![7u8; BYTES]) };
+        alice.publish_with(publish).await.unwrap();
+    }
+    let lost = |report: &Value| report["edges"][0]["drops"][0]["frames"].as_u64() > Some(0);
+    let report = shows(&a, "edges tenantA", "drops", lost).await;
+    let edge = &report["edges"][0];
+    let loss = &edge["drops"][0];
+    assert_eq!(
+        (&loss["tenant"], &loss["class"], &loss["reason"]),
+        (&"tenantA".into(), &"tele".into(), &"lane-full".into())
+    );
+    assert!(edge["lanes"].as_array().unwrap().iter().any(|lane| lane["class"] == "tele"), "{edge}");
+    assert_eq!(asked(&a, "edges tenantB").await["edges"][0]["drops"], serde_json::json!([]));
+    let labels = ["edge=\"global-region-a\"", "tenant=\"tenantA\"", "class=\"tele\"", "reason=\"lane-full\""];
+    assert!(a.metric("glocal_edge_dropped_total", &labels).await > 0);
+    let text = printed(&a);
+    assert!(text.contains("lane-full"), "{text}");
 }

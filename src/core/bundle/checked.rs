@@ -152,8 +152,7 @@ impl Bundle {
     /// How old the bundle is.
     #[must_use]
     pub const fn state(&self, now: UnixTime) -> BundleState {
-        let (issued, expires) = (self.head.issued.0, self.head.expires.0);
-        let half = issued.saturating_add(expires.saturating_sub(issued) / 2);
+        let (half, expires) = (self.head.half_life().0, self.head.expires.0);
         if now.0 >= expires.saturating_add(BUNDLE_GRACE_SECONDS) {
             BundleState::Dead
         } else if now.0 >= expires {

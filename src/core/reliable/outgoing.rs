@@ -125,6 +125,23 @@ pub struct Due<M> {
     pub orphans: Vec<(BrokerIndex, Orphan<M>)>,
 }
 
+/// What is on its way to one target, for whoever looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// The target.
+    pub target: BrokerIndex,
+    /// Bytes that were sent and are not acknowledged.
+    pub in_flight_bytes: usize,
+    /// Bytes that may be in flight.
+    pub window_bytes: usize,
+    /// Messages that are not acknowledged, sent or not.
+    pub unacknowledged: usize,
+    /// Their bytes.
+    pub unacknowledged_bytes: usize,
+    /// For how long the oldest of them has been kept, in microseconds.
+    pub oldest_micros: u64,
+}
+
 #[derive(Debug)]
 struct Letter<M> {
     message: M,
@@ -147,6 +164,8 @@ struct Copied {
     groups: Groups,
     plain: bool,
     counts: bool,
+    /// When it was accepted.
+    since: Time,
     /// When it was sent last.
     sent: Option<Time>,
     again: bool,
@@ -214,6 +233,21 @@ impl<M: Clone, R> Outgoing<M, R> {
     #[must_use]
     pub fn load(&self, broker: BrokerIndex) -> Option<(usize, usize)> {
         self.targets.get(&broker).map(|target| (target.bytes, target.window.bytes()))
+    }
+
+    /// What is on its way to every target that has not acknowledged all, by target.
+    pub fn sights(&self, now: Time) -> impl Iterator<Item = Sight> + '_ {
+        self.targets.iter().filter_map(move |(broker, target)| {
+            let oldest = target.copies.front()?;
+            Some(Sight {
+                target: *broker,
+                in_flight_bytes: target.flight,
+                window_bytes: target.window.bytes(),
+                unacknowledged: target.copies.len(),
+                unacknowledged_bytes: target.bytes,
+                oldest_micros: now.micros_since(oldest.since),
+            })
+        })
     }
 
     /// Whether anything was sent to a broker lately.
@@ -380,6 +414,17 @@ impl<M: Clone, R> Outgoing<M, R> {
         orphans
     }
 
+    /// This broker begins another life: everything comes back, of each target in sequence, to be accepted anew.
+    pub fn restart(&mut self, budget: &Budget) -> Vec<(BrokerIndex, Orphan<M>)> {
+        let brokers: Vec<_> = self.targets.keys().copied().collect();
+        let mut orphans = Vec::new();
+        for broker in brokers {
+            orphans.extend(self.give_up(broker, budget).into_iter().map(|orphan| (broker, orphan)));
+        }
+        self.targets.clear();
+        orphans
+    }
+
     /// `from` has no member of `group` for message `seq`, which it has to acknowledge all the same. `None` when it was not
     /// asked for one.
     pub fn no_member(&mut self, from: BrokerIndex, seq: u64, group: &QueueGroup) -> Option<Orphan<M>> {
@@ -470,7 +515,7 @@ impl Target {
             self.life = wanted.life;
         }
         let (groups, plain, counts) = (wanted.groups.clone(), wanted.plain, wanted.counts);
-        self.copies.push_back(Copied { seq, bytes, groups, plain, counts, sent: None, again: false });
+        self.copies.push_back(Copied { seq, bytes, groups, plain, counts, since: now, sent: None, again: false });
         self.bytes += bytes;
         if wanted.way.is_none() || self.way != wanted.way {
             return None;

@@ -166,6 +166,12 @@ pub trait LinkCrypto: Send + std::fmt::Debug {
     /// Whether a leaf of the broker that the fabric admits has certified the key, over `bytes`.
     fn verify_key(&self, key: &LinkKey, bytes: &[u8]) -> bool;
 
+    /// Whether the leaf that has certified the key is this broker's own.
+    fn is_own(&self, key: &LinkKey) -> bool {
+        let leaf = key.chain.first();
+        leaf.is_some() && leaf == self.own_key().chain.first()
+    }
+
     /// Whether `signature` over `bytes` was made with `key`.
     fn verify(&self, key: &PublicKey, bytes: &[u8], signature: &Signature) -> bool;
 }
@@ -174,6 +180,7 @@ pub trait LinkCrypto: Send + std::fmt::Debug {
 mod tests {
     use super::*;
 
+    /// RB-21: a word of one edge, epoch or life is none of another.
     #[test]
     fn no_two_words_have_the_same_bytes() {
         let label = |text: &str| Label::parse(text).unwrap();

@@ -431,7 +431,11 @@ fn keys_are_taken_from_brokers_of_the_fabric_alone() {
     };
     assert_eq!(tell(&mut mesh, toy("r/stranger", 11)), Err(LinkError::Unknown));
     assert_eq!(tell(&mut mesh, LinkKey { signature: vec![0], ..toy("r/n0002", 11) }), Err(LinkError::Signature));
-    assert_eq!(tell(&mut mesh, toy("r/n0000", 11)), Err(LinkError::OwnName));
+    assert_eq!(tell(&mut mesh, toy("r/n0000", 11)), Err(LinkError::LaterLife(11)), "by its own leaf");
+    let other_leaf = LinkKey { chain: vec![vec![2]], ..toy("r/n0000", 11) };
+    assert_eq!(tell(&mut mesh, other_leaf), Err(LinkError::OwnName));
+    let forged = LinkKey { signature: vec![0], ..toy("r/n0000", 12) };
+    assert_eq!(tell(&mut mesh, forged), Err(LinkError::Signature), "nobody else moves it");
     assert_eq!(tell(&mut mesh, toy("r/n0002", u64::MAX)), Err(LinkError::Range));
     assert_eq!(tell(&mut mesh, toy("r/n0002", 9)), Ok(()), "an older life changes nothing");
     mesh.settle();

@@ -12,9 +12,11 @@ use glocal_core::edge::{EdgeKey, TenantSet};
 use glocal_core::policy::Policy;
 use glocal_core::routes::Brokers;
 use glocal_core::time::Time;
+use glocal_core::topology::LinkCrypto;
 
-use super::{Driver, not_subscribed};
+use super::{Command, Driver, not_subscribed};
 use crate::link::Link;
+use crate::{reliable, tally};
 
 /// What has changed.
 #[derive(Debug)]
@@ -32,11 +34,24 @@ pub enum Change {
         /// Now.
         now: Time,
     },
+    /// This node begins another life: it was heard of in a later one.
+    Life(Box<Life>),
     /// The peer of an edge has taken the bundle that is in force here.
     PeerHasBundle {
         /// The edge.
         edge: EdgeKey,
     },
+}
+
+/// Another life of this node, stored already.
+#[derive(Debug)]
+pub struct Life {
+    /// Its number.
+    pub incarnation: u64,
+    /// What signs for the node's edges in it.
+    pub crypto: Box<dyn LinkCrypto>,
+    /// Now.
+    pub now: Time,
 }
 
 /// A newer bundle as this node holds it, or the same one with other edges.
@@ -68,7 +83,19 @@ impl Driver {
                 self.purge(&narrowed);
             }
             Change::PeerHasBundle { edge } => self.control.peer_has_bundle(edge),
+            Change::Life(life) => self.begin_life(*life),
         }
+    }
+
+    fn begin_life(&mut self, life: Life) {
+        let links = Arc::clone(&self.shared.links());
+        for link in links.iter().filter(|link| link.edge().is_up()) {
+            self.apply(Command::EdgeDown { edge: link.edge().key() });
+        }
+        self.shared.set_incarnation(life.incarnation);
+        self.control.begin_life(life.incarnation, life.crypto);
+        reliable::begin_life(&self.shared, life.incarnation, life.now);
+        tally::begin_life(&self.shared);
     }
 
     fn renew(&mut self, renewal: Renewal) {

@@ -91,7 +91,7 @@ impl Bridge {
         };
         let mut batch = Batch::default();
         batch.begin();
-        let step = Back { back: 0, life: self.to.shared.incarnation };
+        let step = Back { back: 0, life: self.to.shared.incarnation() };
         let target = TargetGroups { step, ..TargetGroups::plain(self.to.shared.own) };
         batch.relay(&self.from.link(0), &[target], &message);
         batch.flush(&self.from.shared, NOW);
@@ -346,6 +346,7 @@ fn slices_of(write: &crate::lane_writer::StreamWrite) -> (Vec<String>, Vec<u32>)
                 glocal_wire::slice::SliceEvent::Data { lane, .. } | glocal_wire::slice::SliceEvent::Reset { lane } => {
                     lanes.push(lane);
                 }
+                glocal_wire::slice::SliceEvent::Probe { .. } => {}
             }
         }
     }

@@ -125,6 +125,25 @@ fn reborn(shared: &Shared, tenant: TenantKey, flow: &Flow, broker: BrokerIndex, 
     }
 }
 
+/// This broker begins another life: what its targets have not acknowledged is theirs under new numbers.
+pub(crate) fn begin_life(shared: &Shared, incarnation: u64, now: Time) {
+    let tenants: Vec<_> = shared.reliable().tenants.read().values().cloned().collect();
+    for flows in tenants {
+        for flow in flows.both() {
+            let budget = &shared.reliable().budget;
+            let mut outgoing = flow.outgoing.lock();
+            for (broker, orphan) in outgoing.restart(budget) {
+                let Orphan { message: parcel, bytes, groups, plain, counts, receipt } = orphan;
+                let life = shared.reliable().life(&flows, broker);
+                let wanted = Wanted { broker, groups, plain, counts, life, way: None };
+                outgoing.accept(Arc::new(parcel.in_life(incarnation)), bytes, &[wanted], receipt, budget, now);
+                // Never the last: the copy that was accepted holds the receipt.
+                let _ = outgoing.release(receipt);
+            }
+        }
+    }
+}
+
 /// Takes what another broker says of this one's messages; anything else comes back.
 pub(crate) fn on_letter(
     shared: &Shared,
@@ -142,7 +161,7 @@ pub(crate) fn on_letter(
             }
         }
         Control::Unserved(body) => {
-            let known = body.incarnation == shared.incarnation && on_unserved(shared, tenant, from, &body, batch);
+            let known = body.incarnation == shared.incarnation() && on_unserved(shared, tenant, from, &body, batch);
             if let Some(class) = Class::from_code(body.class).filter(|_| !known) {
                 tenant.counters().class(class).dropped(DropReason::BadTarget, 1);
             }
@@ -156,7 +175,7 @@ pub(crate) fn on_letter(
 /// The flow that a letter speaks of, if it is of this life.
 fn own_flow(shared: &Shared, tenant: &Tenant, class: u8, incarnation: u64) -> Option<(Arc<Flows>, Arc<Flow>)> {
     let class = Class::from_code(class).filter(|class| class.is_reliable())?;
-    let flows = shared.reliable().known(tenant.key()).filter(|_| incarnation == shared.incarnation)?;
+    let flows = shared.reliable().known(tenant.key()).filter(|_| incarnation == shared.incarnation())?;
     let flow = Arc::clone(flows.of(class));
     Some((flows, flow))
 }

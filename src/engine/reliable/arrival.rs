@@ -47,7 +47,7 @@ pub(crate) fn arrive<'f>(
         counters.dropped(DropReason::Early, 1);
         return true;
     }
-    if step.life != shared.incarnation {
+    if step.life != shared.incarnation() {
         // Meant for an earlier life, or by one who does not know any: the answer tells.
         counters.dropped(DropReason::Late, 1);
         unsettle(batch, &flow, tenant, arrived, Some(message.incarnation));

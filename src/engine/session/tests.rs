@@ -7,8 +7,8 @@ use glocal_wire::control::{
     AllowedApplied, AllowedSet, AllowedUpdate, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, BundleGet,
     BundleNews, BundlePart, Delivered, ForgetHandles, Interest, InterestNews, InterestPull, InterestSum, InterestSync,
     LinkAgree, LinkDigest, LinkDown, LinkKey, LinkObserver, LinkPropose, LinkUp, Memberless, NoMember, Overflowed,
-    Ping, Pong, Presence, PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribed, TenantAttach,
-    TenantAttached, Unsubscribe,
+    PathProbeAck, Ping, Pong, Presence, PresenceEnd, Probe, ProbeAck, Ready, Routed, SectionOffer, Subscribed,
+    TenantAttach, TenantAttached, Unsubscribe,
 };
 
 use super::*;

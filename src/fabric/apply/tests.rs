@@ -97,7 +97,7 @@ fn a_second_apply_makes_nothing() {
     assert!(events.iter().all(|e| e.action == Action::Kept));
     assert_eq!((applied.bundle_epoch, applied.bundle_version), (1, 1));
     assert_eq!(before, fabric.snapshot());
-    let (preview, shown) = preview(&fabric.plan, &fabric.out()).unwrap();
+    let (preview, shown) = preview(&fabric.plan, &fabric.out(), 0).unwrap();
     assert_eq!((preview, shown), (applied, events), "a preview says what an apply does");
 }
 
@@ -458,6 +458,47 @@ fn revocations_of_the_plan_are_obeyed() {
     ] {
         assert_eq!(explain(&fabric.chain(path), &roots, &envelope, now()).deny(), expected, "{path}");
     }
+}
+
+#[test]
+fn a_named_re_signer_gets_a_key_of_its_own_and_the_head_names_it() {
+    let fabric = Fabric::new();
+    let named = Plan::parse(&format!("resigner = \"region-a/broker-a\"\n{PLAN}"), "p").unwrap();
+    let (applied, _) = fabric.apply(&named).unwrap();
+    assert_eq!((applied.made, applied.bundle_version), (2, 2), "key and certificate");
+    let head = fabric.bundle("bundle/bundle.glocal").head().clone();
+    assert_eq!(head.resigner.map(|node| node.to_string()).as_deref(), Some("region-a/broker-a"));
+    let key = fabric.out().join("nodes/region-a-broker-a/bundle-signing.key");
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    let chain = fabric.chain("nodes/region-a-broker-a/bundle-signing.pem");
+    let pair = pki::key_from_pem(&std::fs::read_to_string(&key).unwrap()).unwrap();
+    assert!(pki::key_fits(&pair, &chain[0]));
+    assert_ne!(chain[0], fabric.chain("bundle/bundle-key.pem")[0], "not the operator's");
+    let config = String::from_utf8(fabric.read("nodes/region-a-broker-a/node.toml")).unwrap();
+    assert!(config.contains("bundle_signing_key_file = \"bundle-signing.key\""), "{config}");
+    assert!(config.contains("bundle_signing_certificate = \"bundle-signing.pem\""), "{config}");
+    for other in ["nodes/region-b-broker-b", "nodes/global-broker-g"] {
+        assert!(!fabric.out().join(other).join("bundle-signing.key").exists());
+        assert!(!String::from_utf8(fabric.read(&format!("{other}/node.toml"))).unwrap().contains("bundle_signing"));
+    }
+    assert!(fabric.apply(&named).unwrap().0.is_unchanged());
+    // Without the root's key there is nobody to certify it, and nothing is written.
+    let other = Fabric::new();
+    std::fs::remove_file(other.out().join("root/root.key")).unwrap();
+    let conflicts = other.conflicts(&named);
+    assert!(conflicts[0].contains("bundle-signing.pem: cannot be made: the private key of the root"), "{conflicts:?}");
+}
+
+#[test]
+fn a_version_above_the_one_in_force_is_signed_where_it_is_given() {
+    let fabric = Fabric::new();
+    let above = |version| apply_above(&fabric.plan, &fabric.out(), version, &mut |_| {}).unwrap().bundle_version;
+    assert_eq!(above(0), 1);
+    assert_eq!(above(7), 8, "though nothing else has changed");
+    assert_eq!(above(7), 8, "it is above already");
+    let signed = crate::sign::resign(&fabric.out(), None, 11, now()).unwrap();
+    assert_eq!(signed.version, 12);
+    assert_eq!(fabric.bundle("nodes/region-a-broker-a/bundle.glocal").head().version, 12);
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) -> Option<Plan> 
     let agents = check_agents(draft, &regions, &known, problems);
     let edges = check_edges(draft, &nodes, &tenants, problems);
     let grants = check_grants(draft, &known, problems);
+    let resigner = draft.resigner.as_ref().and_then(|at| known_node(at, &nodes, problems).map(|node| node.id.clone()));
     let revocations =
         draft.revocations.iter().filter_map(|r| check_revocation(r, draft, &regions, &known, problems)).collect();
     Some(Plan {
@@ -38,6 +39,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) -> Option<Plan> 
         max_payload_bytes: draft.max_payload_bytes,
         leaf_days: draft.leaf_days,
         bundle_days: draft.bundle_days,
+        resigner,
         regions,
         nodes,
         tenants,

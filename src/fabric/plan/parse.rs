@@ -29,6 +29,7 @@ pub(super) struct Draft {
     pub(super) max_payload_bytes: u32,
     pub(super) leaf_days: u32,
     pub(super) bundle_days: u32,
+    pub(super) resigner: Option<At<NodeId>>,
     pub(super) regions: Vec<At<Label>>,
     pub(super) nodes: Vec<NodeDraft>,
     pub(super) tenants: Vec<TenantDraft>,
@@ -141,6 +142,7 @@ fn read_root(root: &Reader<'_, '_>, problems: &mut Problems<'_>) -> Draft {
             .unwrap_or(MAX_PAYLOAD_BYTES_DEFAULT),
         leaf_days: root.number(problems, "leaf_days", 1..=VALIDITY_DAYS_MAX).unwrap_or(LEAF_DAYS_DEFAULT),
         bundle_days: root.number(problems, "bundle_days", 1..=VALIDITY_DAYS_MAX).unwrap_or(BUNDLE_DAYS_DEFAULT),
+        resigner: text(root, problems, "resigner", false).and_then(|t| t.parse(problems, |t| NodeId::parse(t))),
         regions: each(root, problems, "region", NODES_MAX, |t, p| label(t, p, "name", true))
             .into_iter()
             .flatten()

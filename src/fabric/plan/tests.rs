@@ -134,7 +134,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "max_payload",
         "max_paylod",
         "fabric.toml:4: max_paylod: unknown key; known here: agent, bundle_days, edge, fabric, grant, leaf_days, \
-             max_payload, node, operator, region, revocation, superusers, tenant",
+             max_payload, node, operator, region, resigner, revocation, superusers, tenant",
     ),
     (
         "operator = \"fabric-ops\"\n",
@@ -295,6 +295,17 @@ fn every_mistake_has_its_line_key_and_text() {
         .map(|(from, to, expected, found)| format!("{from:?} -> {to:?}\n  wanted {expected}\n  found  {found}"))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_re_signer_is_a_broker_of_the_plan() {
+    assert_eq!(Plan::parse(GOOD, "p").unwrap().resigner, None);
+    let named = |name: &str| Plan::parse(&format!("resigner = \"{name}\"\n{GOOD}"), "p");
+    assert_eq!(named("region-a/broker-a").unwrap().resigner, NodeId::parse("region-a/broker-a").ok());
+    let error = named("region-a/nobody").unwrap_err().to_string();
+    let expected = "p:1: resigner: unknown node 'region-a/nobody'; declared: ";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(named("broker-a").unwrap_err().to_string().starts_with("p:1: resigner: "));
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn the_same_contents_are_signed_afresh_for_everybody() {
     let files = ["bundle/bundle.glocal", "nodes/region-a-broker-a/bundle.glocal"];
     let before = files.map(|file| head_of(dir.path(), file));
     let later = UnixTime(NOW.0 + 86_400);
-    let signed = resign(dir.path(), None, later).unwrap();
+    let signed = resign(dir.path(), None, 0, later).unwrap();
     assert_eq!((signed.epoch, signed.version, signed.files.len()), (1, 2, 4));
     for (file, (envelope, old)) in files.iter().zip(before) {
         let (fresh, new) = head_of(dir.path(), file);
@@ -34,7 +34,7 @@ fn the_same_contents_are_signed_afresh_for_everybody() {
         assert_eq!(new.head().expires.0 - old.head().expires.0, 86_400, "as long as before");
         assert!(crate::diff::diff(&old, &new).is_empty());
     }
-    let signed = resign(dir.path(), Some(3), later).unwrap();
+    let signed = resign(dir.path(), Some(3), 0, later).unwrap();
     assert_eq!((signed.version, signed.expires), (3, UnixTime(later.0 + 3 * 86_400)));
 }
 
@@ -45,17 +45,17 @@ fn without_the_key_or_with_another_nothing_is_signed() {
     let key = dir.path().join("bundle/bundle.key");
     let before = std::fs::read(dir.path().join("bundle/bundle.glocal")).unwrap();
     std::fs::copy(other.path().join("bundle/bundle.key"), &key).unwrap();
-    let error = resign(dir.path(), None, NOW).unwrap_err().to_string();
+    let error = resign(dir.path(), None, 0, NOW).unwrap_err().to_string();
     assert!(error.ends_with("bundle/bundle.key: is not the key that signed the bundle"), "{error}");
     std::fs::remove_file(&key).unwrap();
-    assert!(matches!(resign(dir.path(), None, NOW), Err(ResignError::Key { .. })));
-    assert!(matches!(resign(dir.path(), Some(0), NOW), Err(ResignError::Days(0))));
+    assert!(matches!(resign(dir.path(), None, 0, NOW), Err(ResignError::Key { .. })));
+    assert!(matches!(resign(dir.path(), Some(0), 0, NOW), Err(ResignError::Days(0))));
     // A broker's bundle of another fabric.
     std::fs::copy(
         other.path().join("nodes/region-a-broker-a/bundle.glocal"),
         dir.path().join("nodes/region-a-broker-a/bundle.glocal"),
     )
     .unwrap();
-    assert!(matches!(resign(dir.path(), None, NOW), Err(ResignError::Bundle { .. })));
+    assert!(matches!(resign(dir.path(), None, 0, NOW), Err(ResignError::Bundle { .. })));
     assert_eq!(std::fs::read(dir.path().join("bundle/bundle.glocal")).unwrap(), before);
 }

@@ -12,14 +12,15 @@ use glocal_engine::driver::{Command, Outcome};
 use glocal_engine::link::Link;
 use glocal_engine::link_state;
 use glocal_engine::liveness::Liveness;
-use glocal_wire::control::{BridgeHello, Control, Probe, ProbeAck};
+use glocal_wire::control::{BridgeHello, Control, PathProbeAck, Probe, ProbeAck};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use tokio::io::AsyncReadExt;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
 
 use super::Ended;
 use super::follow::Follower;
+use super::path::Path;
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure};
 use crate::trust::PeerChain;
@@ -138,8 +139,8 @@ pub(super) async fn run(
     status: &EdgeStatus,
     follower: &mut Follower<'_>,
     mut control: ControlStream,
-    chain: &PeerChain,
-    usage: Usage,
+    (chain, usage): (&PeerChain, Usage),
+    (path, mut to_answer): (&Path, mpsc::Receiver<u64>),
 ) -> Ended {
     let mut life = Liveness::new(context.clock.now());
     let mut changes = context.changes.hear();
@@ -164,6 +165,7 @@ pub(super) async fn run(
                     status.rtt(life.rtt_micros());
                     about.measured(context, life.rtt_micros()).await;
                 }
+                Ok(Control::PathProbeAck(ack)) => path.on_answer(ack.id, context.clock.now()),
                 Ok(Control::Ready(ready)) => {
                     let ready = Command::EdgeReady { edge: status.edge().key(), lists: ready.tenants };
                     context.control.apply(vec![ready]).await;
@@ -176,16 +178,13 @@ pub(super) async fn run(
                 Err(ended) => return ended,
             },
             () = tokio::time::sleep_until(wake) => {
-                let now = context.clock.now();
-                if life.is_dead(now) {
-                    return Ended::new(Failure::Silent, "the peer does not answer");
-                }
-                if let Some(id) = life.probe(now)
-                    && let Err(ended) = control.send(&Probe { id }.into()).await
-                {
+                if let Err(ended) = on_wake(context.clock.now(), &mut life, path, &mut control).await {
                     return ended;
                 }
             }
+            Some(id) = to_answer.recv() => if let Err(ended) = control.send(&PathProbeAck { id }.into()).await {
+                return ended;
+            },
             () = std::future::ready(()), if follower.has_next() => {
                 if let Some(next) = follower.next()
                     && let Err(ended) = control.send(&next).await
@@ -200,6 +199,20 @@ pub(super) async fn run(
                 }
             }
         }
+    }
+}
+
+/// Ends the bridge of a peer that is dead, or does not read, and probes another.
+async fn on_wake(now: Time, life: &mut Liveness, path: &Path, control: &mut ControlStream) -> Result<(), Ended> {
+    if life.is_dead(now) {
+        return Err(Ended::new(Failure::Silent, "the peer does not answer"));
+    }
+    if path.is_stuck(life.rtt_micros(), now) {
+        return Err(Ended::new(Failure::HalfDead, "the peer answers, but does not read a stream that carries data"));
+    }
+    match life.probe(now) {
+        Some(id) => control.send(&Probe { id }.into()).await,
+        None => Ok(()),
     }
 }
 
@@ -276,6 +289,11 @@ impl<'l> LinkStateStream<'l> {
             // The peer may have another bundle, or the key is still on its way.
             LinkError::Unknown | LinkError::NoKey => {
                 tracing::debug!(edge = %edge.name(), peer = %edge.peer(), "link state is not taken: {error}");
+                return Ok(());
+            }
+            LinkError::LaterLife(life) => {
+                // No fault of the peer's: it tells what it knows.
+                context.later_life.heard(*life);
                 return Ok(());
             }
             LinkError::OwnName => {

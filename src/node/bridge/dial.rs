@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use glocal_core::deny::Deny;
 use glocal_core::edge::EdgeKey;
-use glocal_core::limits::{DIAL_MS_MAX, DUPLICATE_NODE_MS, REDIAL_MS_MAX, REDIAL_MS_MIN};
+use glocal_core::limits::DIAL_MS_MAX;
+use glocal_engine::redial::Redial;
 
 use super::{Candidate, Ended, note, run};
 use crate::config::HostPort;
@@ -33,7 +34,7 @@ async fn dial_on(context: Context, edge: EdgeKey) {
     let Some(status) = context.edges.get(edge) else { return };
     let status = &*status;
     let mut changes = context.changes.hear();
-    let mut pause_ms = REDIAL_MS_MIN;
+    let mut redial = Redial::default();
     loop {
         let addresses = addresses(&context, status);
         if status.edge().is_retired() {
@@ -45,20 +46,15 @@ async fn dial_on(context: Context, edge: EdgeKey) {
                 () = context.stop.cancelled() => return,
             }
         } else if status.edge().is_up() {
-            pause_ms = REDIAL_MS_MIN;
+            redial.up();
         } else {
             let before = context.clock.now();
             let (ended, remote) = dial_any(&context, status, &addresses).await;
             note(&context, status, &ended, remote);
-            // A bridge that lived for a while starts afresh; one that dies at once waits longer each time.
-            let lived = context.clock.now().micros_since(before) > REDIAL_MS_MAX * 1000;
-            pause_ms = match ended.failure {
-                Failure::DuplicateNode => DUPLICATE_NODE_MS,
-                _ if lived => REDIAL_MS_MIN,
-                _ => (pause_ms * 2).min(REDIAL_MS_MAX),
-            };
+            let lived_ms = context.clock.now().micros_since(before) / 1000;
+            redial.ended(ended.failure == Failure::DuplicateNode, lived_ms);
         }
-        let pause = Duration::from_millis(jittered(pause_ms));
+        let pause = Duration::from_millis(redial.pause_ms(rand_u64()));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = context.stop.cancelled() => return,
@@ -70,11 +66,6 @@ fn addresses(context: &Context, status: &EdgeStatus) -> Vec<HostPort> {
     let (config, edge) = (context.config(), status.edge());
     let configured = config.edges.iter().find(|e| e.name == *edge.name() && e.peer == *edge.peer());
     configured.map(|e| e.addresses.clone()).unwrap_or_default()
-}
-
-/// Between half and all of `pause_ms`, so that brokers that lost the same peer do not come back in step.
-pub(super) fn jittered(pause_ms: u64) -> u64 {
-    pause_ms / 2 + rand_u64() % (pause_ms / 2 + 1)
 }
 
 /// Tries the addresses in turn and runs the first bridge that comes up until it ends.

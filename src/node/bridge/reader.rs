@@ -9,6 +9,7 @@ use glocal_engine::lane_reader::{Arrivals, BridgeFault, Incoming, LaneReader};
 use tokio::task::JoinSet;
 
 use super::Ended;
+use super::path::Path;
 use crate::context::Context;
 use crate::edge_status::Failure;
 
@@ -19,7 +20,7 @@ const CHUNKS: usize = 48;
 pub(super) async fn run(
     context: &Context,
     connection: &quinn::Connection,
-    incoming: &Arc<Incoming>,
+    (incoming, path): (&Arc<Incoming>, &Arc<Path>),
     streams: &mut JoinSet<Ended>,
 ) -> Ended {
     let mut accepted = 0;
@@ -28,7 +29,7 @@ pub(super) async fn run(
             stream = connection.accept_uni(), if accepted < BRIDGE_STREAMS => match stream {
                 Ok(stream) => {
                     accepted += 1;
-                    streams.spawn(read(context.clone(), stream, Arc::clone(incoming)));
+                    streams.spawn(read(context.clone(), stream, Arc::clone(incoming), Arc::clone(path)));
                 }
                 Err(error) => return super::closed(&error),
             },
@@ -39,7 +40,7 @@ pub(super) async fn run(
     }
 }
 
-async fn read(context: Context, mut stream: quinn::RecvStream, incoming: Arc<Incoming>) -> Ended {
+async fn read(context: Context, mut stream: quinn::RecvStream, incoming: Arc<Incoming>, path: Arc<Path>) -> Ended {
     let mut reader = LaneReader::new(Arc::clone(&incoming));
     let mut arrivals = Arrivals::default();
     let mut chunks = [const { Bytes::new() }; CHUNKS];
@@ -60,6 +61,7 @@ async fn read(context: Context, mut stream: quinn::RecvStream, incoming: Arc<Inc
                 break;
             }
         }
+        arrivals.probes.drain(..).for_each(|id| path.answer(id));
         if let Err(fault) = read.and(carry_out(&context, &incoming, &mut arrivals).await) {
             return Ended::new(Failure::Fault, format!("{}: {fault}", fault.code()));
         }

@@ -4,11 +4,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use glocal_core::limits::BRIDGE_STREAMS;
+use glocal_core::limits::{BRIDGE_STREAMS, PATH_PROBE_MS};
 use glocal_engine::lane_writer::{Due, LaneWriter};
 use glocal_engine::link::{EdgeLanes, Link};
 
 use super::Ended;
+use super::path::Path;
 use crate::context::Context;
 use crate::edge_status::Failure;
 
@@ -20,7 +21,7 @@ pub(super) const UNREAD: Duration = Duration::from_secs(10);
 pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
 /// Writes what the lanes hold until the connection fails.
-pub(super) async fn run(context: &Context, connection: &quinn::Connection, link: &Link) -> Ended {
+pub(super) async fn run(context: &Context, connection: &quinn::Connection, link: &Link, path: &Path) -> Ended {
     let mut streams = Vec::with_capacity(BRIDGE_STREAMS);
     for _ in 0..BRIDGE_STREAMS {
         match connection.open_uni().await {
@@ -30,6 +31,8 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
     }
     let mut writer = LaneWriter::default();
     let mut sweep = tokio::time::interval(SWEEP);
+    let mut probe = tokio::time::interval(Duration::from_millis(PATH_PROBE_MS / 2));
+    probe.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let writes = tokio::select! {
             due = next(link, |lanes| writer.next(link, lanes, &context.shared, context.clock.now(), FILL_BYTES)) => match due {
@@ -39,13 +42,15 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
                     continue;
                 }
             },
+            _ = probe.tick() => path.due(context.clock.now()),
             _ = sweep.tick() => link.inbox().with(|lanes| writer.sweep(lanes, &context.shared, context.clock.now())),
         };
         for mut write in writes {
             let Some(stream) = streams.get_mut(write.stream) else { continue };
             // A peer reads every stream without ever waiting for a consumer; one that does not is no peer.
+            let bytes = write.parts.iter().map(bytes::Bytes::len).sum();
             match tokio::time::timeout(UNREAD, stream.write_all_chunks(&mut write.parts)).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => path.wrote(write.stream, bytes),
                 Ok(Err(error)) => return Ended::new(Failure::Closed, error),
                 Err(_) => return Ended::new(Failure::Silent, "the peer does not read what it is sent"),
             }

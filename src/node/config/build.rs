@@ -12,7 +12,9 @@ use super::problem::{ConfigErrors, Note, Place, Problem};
 use super::raw::join;
 use super::value::{CrossTenantSink, HostPort, SecretSource};
 use super::walk::{Table, Walked};
-use super::{ClientAuth, Config, EdgeConfig, EdgeMode, Loaded, LogFormat, NodeRole, TenantCertificate, at};
+use super::{
+    BundleSigning, ClientAuth, Config, EdgeConfig, EdgeMode, Loaded, LogFormat, NodeRole, TenantCertificate, at,
+};
 
 /// Checks the rules across keys and assembles the configuration.
 ///
@@ -26,6 +28,7 @@ pub(super) fn build(file: &Path, walked: Walked) -> Result<Loaded, ConfigErrors>
     let edges = rules.edges();
     let uplink = rules.uplink();
     rules.ports();
+    rules.signing();
     let Rules { problems, notes, .. } = rules;
     if !problems.is_empty() {
         return Err(ConfigErrors::sorted(problems));
@@ -199,6 +202,16 @@ impl Rules<'_> {
         }
     }
 
+    /// A signing key and its certificate are of no use without one another.
+    fn signing(&mut self) {
+        let (key, certificate) = ("bundle_signing_key", "bundle_signing_certificate");
+        match (self.table.given(key).is_some(), self.table.given(certificate).is_some()) {
+            (true, false) => self.report(key, format!("needs {certificate}, too")),
+            (false, true) => self.report(certificate, format!("needs {key}, too")),
+            _ => {}
+        }
+    }
+
     /// Two listeners of one transport cannot share a port, and operations belong on loopback.
     fn ports(&mut self) {
         let port = |key| port(self.table, key).filter(|port| *port != 0);
@@ -272,6 +285,9 @@ fn assemble(
         bundle_min_version: integer(table, "bundle_min_version")?,
         node_certificate: path(table, "node_certificate")?,
         node_key: secret(table, "node_key")?,
+        bundle_signing: secret(table, "bundle_signing_key")
+            .zip(path(table, "bundle_signing_certificate"))
+            .map(|(key, certificate)| BundleSigning { key, certificate }),
         log_format: if word(table, "log_format")? == "json" { LogFormat::Json } else { LogFormat::Text },
         log_level: word(table, "log_level")?.parse().ok()?,
         lame_duck_ms: integer(table, "lame_duck_ms")?,

@@ -49,8 +49,8 @@ the file only.
 same text form of a list is accepted in the file, as Cresco writes it. Relative paths belong to the directory of the
 file, wherever they are given.
 
-**Secrets.** `node_key` is a path, or the PEM text itself; `node_key_file` is always a path. Give one of the two. A
-secret is never shown in an error, a log line or the output of `glocal check`.
+**Secrets.** `node_key` is a path, or the PEM text itself; `node_key_file` is always a path. Give one of the two; the
+same goes for `bundle_signing_key`. A secret is never shown in an error, a log line or the output of `glocal check`.
 
 **Not yet supported.** Some values are understood but not carried out by this release. `glocal check` lists them as
 warnings; `glocal run` refuses them, naming each key. None is ever ignored.

@@ -333,6 +333,20 @@ pub const KEYS: &[Key] = &[
          into a variable.",
     ),
     Key::new(
+        "bundle_signing_key",
+        Kind::SecretPem,
+        Presence::Absent("this node signs no bundle"),
+        "Private key with which this node signs the bundle's contents afresh when half of its life has passed, if \
+         the bundle names it as the re-signer. Whoever has this key can sign any bundle. Its file must not be \
+         readable by others.",
+    ),
+    Key::new(
+        "bundle_signing_certificate",
+        Kind::Path,
+        Presence::Absent("this node signs no bundle"),
+        "PEM certificate of `bundle_signing_key`, by the root and for the bundle's epoch.",
+    ),
+    Key::new(
         "log_format",
         Kind::Choice(&["text", "json"]),
         Presence::Default("text"),

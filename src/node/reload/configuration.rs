@@ -129,6 +129,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("fabric_root", old.fabric_root != new.fabric_root),
         ("node_certificate", old.node_certificate != new.node_certificate),
         ("node_key", old.node_key.path() != new.node_key.path()),
+        ("bundle_signing_key", old.bundle_signing != new.bundle_signing),
         ("log_format", old.log_format != new.log_format),
         ("log_level", old.log_level != new.log_level),
         ("ready_file", old.ready_file != new.ready_file),

@@ -1,4 +1,5 @@
-//! When to reload by itself: files that have changed, and outdated sections whose time is over.
+//! What is looked at every second: files that have changed, outdated sections whose time is over, and whether the bundle is to
+//! be signed afresh.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -55,6 +56,7 @@ pub(crate) async fn watch(context: Context) {
             () = context.stop.cancelled() => return,
         }
         context.reloader.expire(&context).await;
+        context.reloader.resign(&context).await;
         aged = warn_of_age(&context, aged);
         let now = files(&context);
         if now == seen {

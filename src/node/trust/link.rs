@@ -76,6 +76,17 @@ impl LinkCrypto for NodeLinkCrypto {
         algorithms.iter().any(|algorithm| leaf.verify_signature(*algorithm, bytes, &key.signature).is_ok())
     }
 
+    fn is_own(&self, key: &LinkKey) -> bool {
+        // A renewed certificate has the same key.
+        let key_of = |chain: &[Vec<u8>]| {
+            let leaf = CertificateDer::from(chain.first()?.as_slice());
+            let leaf = EndEntityCert::try_from(&leaf).ok()?;
+            Some(super::chain::key_id(&leaf.subject_public_key_info()))
+        };
+        let own = key_of(&self.own.chain);
+        own.is_some() && own == key_of(&key.chain)
+    }
+
     fn verify(&self, key: &PublicKey, bytes: &[u8], signature: &Signature) -> bool {
         UnparsedPublicKey::new(&ED25519, key).verify(bytes, signature).is_ok()
     }

@@ -205,29 +205,12 @@ fn verified_head(unsigned: &Unsigned, roots: &Roots, now: UnixTime) -> Result<He
         return Err(BundleFileError::Key(Deny::Limit));
     }
     let certificate = CertificateDer::from(unsigned.certificate.as_ref());
-    let refused = |error: webpki::Error| BundleFileError::Key(deny_of_webpki(&error));
-    let key = EndEntityCert::try_from(&certificate).map_err(refused)?;
-    // No intermediates: the root itself must have issued it.
-    let path = key
-        .verify_for_usage(
-            super::tls::signature_algorithms().all,
-            roots.anchors(),
-            &[],
-            pki_time(now),
-            AnyUsage,
-            None,
-            None,
-        )
-        .map_err(refused)?;
-    let root = key_id(&spki_for_anchor(path.anchor()));
-    let (root_from, root_until) = roots.dates(root).ok_or(BundleFileError::Key(Deny::CertUntrusted))?;
-    if now < root_from || now > root_until {
-        return Err(BundleFileError::Key(Deny::CertExpired));
+    let key = BundleKey::verify(&certificate, roots, now)?;
+    if !key.has_signed(&unsigned.head, &unsigned.signature) {
+        return Err(BundleFileError::Signature);
     }
-    let (fabric, epoch) = key_scope(&key).ok_or(BundleFileError::KeyName)?;
-    key.verify_signature(webpki::aws_lc_rs::ED25519, &unsigned.head, &unsigned.signature)
-        .map_err(|_| BundleFileError::Signature)?;
     let head = decode_head(&unsigned.head)?;
+    let BundleKey { root, fabric, epoch, .. } = key;
     if head.fabric != fabric || head.epoch != epoch {
         return Err(BundleFileError::KeyScope { fabric, epoch, head_fabric: head.fabric, head_epoch: head.epoch });
     }
@@ -235,6 +218,52 @@ fn verified_head(unsigned: &Unsigned, roots: &Roots, now: UnixTime) -> Result<He
         return Err(BundleFileError::Root(root));
     }
     Ok(head)
+}
+
+/// The verified certificate of a bundle key.
+pub(super) struct BundleKey<'c> {
+    certificate: EndEntityCert<'c>,
+    root: KeyId,
+    /// The fabric whose bundles it signs.
+    pub(super) fabric: Label,
+    /// The epoch of these bundles.
+    pub(super) epoch: u64,
+}
+
+impl<'c> BundleKey<'c> {
+    /// Verifies that a root itself certified the key, now, and for which fabric and epoch.
+    pub(super) fn verify(
+        certificate: &'c CertificateDer<'_>,
+        roots: &Roots,
+        now: UnixTime,
+    ) -> Result<Self, BundleFileError> {
+        let refused = |error: webpki::Error| BundleFileError::Key(deny_of_webpki(&error));
+        let key = EndEntityCert::try_from(certificate).map_err(refused)?;
+        // No intermediates: the root itself must have issued it.
+        let path = key
+            .verify_for_usage(
+                super::tls::signature_algorithms().all,
+                roots.anchors(),
+                &[],
+                pki_time(now),
+                AnyUsage,
+                None,
+                None,
+            )
+            .map_err(refused)?;
+        let root = key_id(&spki_for_anchor(path.anchor()));
+        let (root_from, root_until) = roots.dates(root).ok_or(BundleFileError::Key(Deny::CertUntrusted))?;
+        if now < root_from || now > root_until {
+            return Err(BundleFileError::Key(Deny::CertExpired));
+        }
+        let (fabric, epoch) = key_scope(&key).ok_or(BundleFileError::KeyName)?;
+        Ok(Self { certificate: key, root, fabric, epoch })
+    }
+
+    /// Whether the key has signed these bytes.
+    pub(super) fn has_signed(&self, bytes: &[u8], signature: &[u8]) -> bool {
+        self.certificate.verify_signature(webpki::aws_lc_rs::ED25519, bytes, signature).is_ok()
+    }
 }
 
 /// The fabric and epoch a bundle key's certificate names by its only URI.

@@ -25,6 +25,19 @@ impl LinkPropose {
     }
 }
 
+/// Answers a probe that came in a data stream.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PathProbeAck {
+    /// The probe's number.
+    pub id: u64,
+}
+
+impl PathProbeAck {
+    pub(super) const fn check(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
 /// The greater end's word that the edge is up.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct LinkAgree {

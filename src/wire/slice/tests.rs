@@ -28,7 +28,7 @@ fn read(bytes: &[u8]) -> Result<Vec<String>, FrameError> {
 fn slice_headers_are_checked() {
     let max = u32::try_from(SLICE_BYTES_MAX).unwrap();
     assert_eq!(read(&header(0, 1, 0)), Err(FrameError::LaneZero));
-    for flags in 3..=u8::MAX {
+    for flags in (3..=u8::MAX).filter(|flags| *flags != FLAG_PROBE) {
         assert_eq!(read(&header(1, 1, flags)), Err(FrameError::BadSliceFlags(flags)));
     }
     for at in 9..12 {
@@ -52,6 +52,25 @@ fn slice_headers_are_checked() {
         assert_eq!(SliceHeader { lane, len, kind }.encode_into(&mut out), Err(EncodeError::BadSlice));
     }
     assert!(out.is_empty());
+}
+
+fn probe(id: u64) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    probe_slice(id, &mut out);
+    out.to_vec()
+}
+
+#[test]
+fn probes_are_of_no_lane_and_of_one_length() {
+    let decoded = SliceHeader::decode(probe(7).first_chunk().unwrap()).unwrap();
+    assert_eq!(decoded, SliceHeader { lane: 0, len: 8, kind: SliceKind::Probe });
+    assert_eq!(read(&header(1, 8, FLAG_PROBE)), Err(FrameError::LaneZero));
+    for len in [0, 7, 9, u32::MAX] {
+        assert_eq!(read(&header(0, len, FLAG_PROBE)), Err(FrameError::BadSliceLength(len)));
+    }
+    for flags in [0, 1, 2] {
+        assert_eq!(read(&header(0, 1, flags)), Err(FrameError::LaneZero), "and nothing else is of none");
+    }
 }
 
 #[test]
@@ -89,7 +108,8 @@ fn open_headers_are_checked() {
 #[test]
 fn a_stream_may_be_cut_anywhere() {
     let stream =
-        [open_slice(1, 0, b"tenantA", b"abc"), header(1, 2, 0), b"de".to_vec(), header(1, 0, FLAG_RESET)].concat();
+        [open_slice(1, 0, b"tenantA", b"abc"), probe(9), header(1, 2, 0), b"de".to_vec(), header(1, 0, FLAG_RESET)]
+            .concat();
     for cut in 0..=stream.len() {
         let mut reader = SliceReader::new();
         let (mut log, mut data) = (Vec::new(), Vec::new());
@@ -101,11 +121,15 @@ fn a_stream_may_be_cut_anywhere() {
                     SliceEvent::Data { lane: 1, bytes } => data.extend_from_slice(&bytes),
                     SliceEvent::Reset { lane } => log.push(format!("reset {lane}")),
                     SliceEvent::Data { .. } => panic!("another lane"),
+                    SliceEvent::Probe { id } => log.push(format!("probe {id}")),
                 }
             }
             assert!(chunk.is_empty());
         }
-        assert_eq!((log, &data[..]), (vec!["1 Live tenantA".into(), "reset 1".into()], &b"abcde"[..]));
+        assert_eq!(
+            (log, &data[..]),
+            (vec!["1 Live tenantA".into(), "probe 9".into(), "reset 1".into()], &b"abcde"[..])
+        );
         assert!(reader.is_between_slices());
     }
 }

@@ -12,8 +12,8 @@ use glocal_node::config::Config;
 use glocal_node::trust::NodeIdentity;
 use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config, tenant_client_config};
 use glocal_wire::control::{
-    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, Presence, PresenceEnd,
-    ProbeAck, Ready,
+    AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, PathProbeAck, Presence,
+    PresenceEnd, ProbeAck, Ready,
 };
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
@@ -51,6 +51,24 @@ pub(crate) struct Opening<'a> {
     pub(crate) tenants: &'a [&'a str],
 }
 
+/// How the bridge is opened and held.
+pub(crate) struct Manner {
+    /// Which dial of its life it says to be.
+    pub(crate) dial: u64,
+    /// Its features.
+    pub(crate) features: u64,
+    /// Whether it reads data streams.
+    pub(crate) reads: Arc<AtomicBool>,
+    /// Codes of its allowed set, instead of those of this connection.
+    pub(crate) macs: Option<Vec<[u8; 16]>>,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { dial: 1, features: 0, reads: Arc::new(AtomicBool::new(true)), macs: None }
+    }
+}
+
 impl Hostile {
     /// Connects to the broker `peer` as `opening.node`, says hello and agrees on the allowed set.
     pub(crate) async fn open(fabric: &Fabric, peer: &str, at: SocketAddr, opening: &Opening<'_>) -> Self {
@@ -70,31 +88,41 @@ impl Hostile {
         opening: &Opening<'_>,
         dial: u64,
     ) -> Option<Self> {
-        Self::try_open_with(fabric, peer, at, opening, BridgeHello { dial, ..bridge_hello(opening) }).await
+        Self::try_open_with(fabric, peer, at, opening, Manner { dial, ..Manner::default() }).await
     }
 
-    /// As [`Self::try_open`], with this hello.
+    /// As [`Self::try_open`], in a manner.
     pub(crate) async fn try_open_with(
         fabric: &Fabric,
         peer: &str,
         at: SocketAddr,
         opening: &Opening<'_>,
-        hello: BridgeHello,
+        Manner { dial, features, reads, macs: replayed }: Manner,
     ) -> Option<Self> {
         let connection = connect(fabric, opening.node, peer, at).await;
         let (mut send, mut receive) = connection.open_bi().await.ok()?;
-        send.write_all(&frame(hello)).await.ok()?;
+        send.write_all(&frame(BridgeHello { dial, features, ..bridge_hello(opening) })).await.ok()?;
         let mut buffer = BytesMut::new();
         let Control::BridgeHello(_) = next(&mut receive, &mut buffer).await? else { return None };
-        let macs = macs(&connection, opening);
+        let macs = replayed.unwrap_or_else(|| macs(&connection, opening));
         send.write_all(&frame(AllowedSet { macs, last: true })).await.ok()?;
         send.write_all(&frame(Ready { tenants: 0 })).await.ok()?;
         while !matches!(next(&mut receive, &mut buffer).await?, Control::Ready(_)) {}
-        Some(Self::beside(connection, send, (receive, buffer)).await)
+        Self::hold(connection, send, (receive, buffer), reads).await
     }
 
     /// A tenant's connection beside a bridge, as something that lanes can be opened on.
     pub(crate) async fn beside(connection: quinn::Connection, answers: quinn::SendStream, asks: Asks) -> Self {
+        Self::hold(connection, answers, asks, Manner::default().reads).await.expect("a stream for lanes")
+    }
+
+    /// Answers probes and listens, as long as it is to read.
+    async fn hold(
+        connection: quinn::Connection,
+        answers: quinn::SendStream,
+        asks: Asks,
+        reads: Arc<AtomicBool>,
+    ) -> Option<Self> {
         let (control, mut to_send) = tokio::sync::mpsc::channel::<Bytes>(16);
         let mut send = answers;
         tokio::spawn(async move {
@@ -118,9 +146,9 @@ impl Hostile {
             }
         });
         let heard = Lanes::default();
-        tokio::spawn(listen(connection.clone(), Arc::clone(&heard)));
-        let stream = connection.open_uni().await.unwrap();
-        Self { connection, heard, control, answers, stream, next_lane: 1 }
+        tokio::spawn(listen(connection.clone(), Arc::clone(&heard), (control.clone(), reads)));
+        let stream = connection.open_uni().await.ok()?;
+        Some(Self { connection, heard, control, answers, stream, next_lane: 1 })
     }
 
     /// Opens a lane that begins with `frames`; its number.
@@ -212,7 +240,8 @@ pub(crate) fn bridge_hello(opening: &Opening<'_>) -> BridgeHello {
     }
 }
 
-fn macs(connection: &quinn::Connection, opening: &Opening<'_>) -> Vec<[u8; 16]> {
+/// The codes of the tenants that an opening allows, under the key of one connection and edge.
+pub(crate) fn macs(connection: &quinn::Connection, opening: &Opening<'_>) -> Vec<[u8; 16]> {
     opening.tenants.iter().map(|tenant| mac(connection, opening.edge, tenant)).collect()
 }
 
@@ -257,13 +286,21 @@ pub(crate) async fn next(receive: &mut quinn::RecvStream, buffer: &mut BytesMut)
 }
 
 /// Notes the lanes the peer opens and how much it sends in them.
-async fn listen(connection: quinn::Connection, heard: Lanes) {
+async fn listen(
+    connection: quinn::Connection,
+    heard: Lanes,
+    (answers, reads): (tokio::sync::mpsc::Sender<Bytes>, Arc<AtomicBool>),
+) {
     while let Ok(mut stream) = connection.accept_uni().await {
-        let heard = Arc::clone(&heard);
+        let (heard, answers, reads) = (Arc::clone(&heard), answers.clone(), Arc::clone(&reads));
         tokio::spawn(async move {
             let mut slices = SliceReader::new();
             let mut lanes = BTreeMap::new();
             while let Ok(Some(chunk)) = stream.read_chunk(64 * 1024, true).await {
+                if !reads.load(Ordering::Relaxed) {
+                    // Neither read nor refused: as a reader that hangs.
+                    return std::future::pending().await;
+                }
                 let mut bytes: Bytes = chunk.bytes;
                 while let Some(event) = slices.next_event(&mut bytes).unwrap() {
                     match event {
@@ -275,6 +312,9 @@ async fn listen(connection: quinn::Connection, heard: Lanes) {
                             *heard.lock().unwrap().get_mut(&lanes[&lane]).unwrap() += bytes.len();
                         }
                         SliceEvent::Reset { .. } => {}
+                        SliceEvent::Probe { id } => {
+                            let _ = answers.send(frame(PathProbeAck { id }).freeze()).await;
+                        }
                     }
                 }
             }

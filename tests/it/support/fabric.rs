@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use glocal_client::{Address, Client, ConnectError, ConnectOptions, PemSource, Scheme};
+use glocal_core::bundle::Head;
 use glocal_core::name::{Label, TenantId};
 use glocal_fabric::pki::{self, Ca, LeafKind, LeafRequest};
 use glocal_fabric::testing::{Forge, Forged};
 use glocal_fabric::{Plan, apply};
 use glocal_node::Listening;
-use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue};
+use glocal_wire::bundle::{Envelope, decode_head, encode_head};
+use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, SigningKey as _};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tempfile::TempDir;
@@ -89,6 +91,39 @@ impl Fabric {
         let copied = Command::new("cp").arg("-a").arg(self.path().join(".")).arg(dir.path()).status().unwrap();
         assert!(copied.success());
         Self { dir, plan: std::sync::Mutex::new(self.plan.lock().unwrap().clone()) }
+    }
+
+    /// Signs the bundle of every broker again, with a changed head, as whoever holds the fabric's bundle key can.
+    pub(crate) fn sign_heads(&self, change: impl Fn(&mut Head)) {
+        let key = std::fs::read_to_string(self.path().join("bundle/bundle.key")).unwrap();
+        let certificate = std::fs::read(self.path().join("bundle/bundle-key.pem")).unwrap();
+        let certificate = CertificateDer::from_pem_slice(&certificate).unwrap();
+        self.sign_heads_with(&rcgen::KeyPair::from_pem(&key).unwrap(), &certificate, change);
+    }
+
+    /// As [`Fabric::sign_heads`], with another key.
+    pub(crate) fn sign_heads_with(&self, key: &rcgen::KeyPair, certificate: &[u8], change: impl Fn(&mut Head)) {
+        for node in std::fs::read_dir(self.path().join("nodes")).unwrap() {
+            let file = node.unwrap().path().join("bundle.glocal");
+            let mut envelope = Envelope::decode(&std::fs::read(&file).unwrap()).unwrap();
+            let mut head = decode_head(&envelope.head).unwrap();
+            change(&mut head);
+            envelope.sections.retain(|bytes| head.sections.contains(&pki::sha256(bytes)));
+            envelope.head = encode_head(&head).unwrap();
+            envelope.signature = key.sign(&envelope.head).unwrap();
+            envelope.bundle_key_cert = certificate.to_vec();
+            std::fs::write(&file, envelope.encode().unwrap()).unwrap();
+        }
+    }
+
+    /// A fork in which a broker has the same name from the same authority, and another key.
+    pub(crate) fn twin(&self, node: &str) -> Self {
+        let twin = self.fork();
+        for file in ["node.pem", "node.key"] {
+            std::fs::remove_file(twin.node_dir(node).join(file)).unwrap();
+        }
+        twin.edit_plan(|plan| plan);
+        twin
     }
 
     pub(crate) fn path(&self) -> &Path {

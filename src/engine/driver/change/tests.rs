@@ -70,6 +70,7 @@ fn written(writes: Vec<StreamWrite>) -> Vec<String> {
             events.push(match event {
                 SliceEvent::Open { lane, tenant, .. } => format!("open {lane} {tenant}"),
                 SliceEvent::Reset { lane } => format!("reset {lane}"),
+                SliceEvent::Probe { id } => format!("probe {id}"),
                 SliceEvent::Data { lane, bytes } => format!("{lane}: {}", String::from_utf8_lossy(&bytes)),
             });
         }

@@ -115,7 +115,7 @@ fn answers_to_what_was_never_asked_are_counted_and_change_nothing() {
         let shared = Arc::clone(&line.nodes[A].shared);
         crate::tally::on_letter(&shared, &tenant, (from, 7), body.into(), NOW)
     };
-    let own = line.nodes[A].shared.incarnation;
+    let own = line.nodes[A].shared.incarnation();
     let far = line.nodes[B].shared.own;
     let forged = Tallied { class: 0, incarnation: own, copies: u64::MAX, received: 0 };
     assert_eq!(say(&line, far, forged.clone()), None);

@@ -84,6 +84,7 @@ fn every_control() -> Vec<Control> {
         SectionOffer { digests: vec![[1; 32]] }.into(),
         BundleGet { digests: vec![[1; 32]] }.into(),
         BundlePart { digest: [1; 32], total: 1, offset: 0, bytes: vec![1] }.into(),
+        PathProbeAck { id: 1 }.into(),
         Presence { origin: 1, incarnation: 1, seq: 1, present: true }.into(),
         PresenceEnd { told: 0 }.into(),
         InterestPull { stream: 1, taken: 0, have: sum, end: false }.into(),

@@ -4,20 +4,22 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use glocal_core::limits::{DIAL_MS_MAX, HANDSHAKE_MS_MAX, REDIAL_MS_MAX, REDIAL_MS_MIN};
+use glocal_core::limits::{DIAL_MS_MAX, HANDSHAKE_MS_MAX};
 use glocal_core::name::TenantId;
 use glocal_core::tenant::TenantKey;
+use glocal_engine::redial::Redial;
 use glocal_wire::control::{Control, TenantAttach};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::super::control_stream::ControlStream;
-use super::super::dial::{jittered, refusal};
+use super::super::dial::refusal;
 use super::super::{Ended, close};
 use super::serve::{Attached, Place, check_certificate, note, serve};
 use super::{Attach, Event, Go, codes};
 use crate::edge_status::Failure;
 use crate::node::endpoint;
+use crate::random::rand_u64;
 use crate::trust::tls::{bridge_endpoint_config, tenant_client_config};
 use crate::trust::{PeerChain, unix_now};
 
@@ -29,7 +31,7 @@ pub(super) async fn keep(place: Place, tenant: TenantKey, cancel: CancellationTo
     let tenants = place.context.shared.tenants();
     let Some(id) = tenants.by_key(tenant).map(|held| held.id().clone()) else { return };
     let clock = place.context.clock;
-    let mut pause_ms = REDIAL_MS_MIN;
+    let mut redial = Redial::default();
     loop {
         let before = clock.now();
         let dialled = tokio::select! {
@@ -49,10 +51,9 @@ pub(super) async fn keep(place: Place, tenant: TenantKey, cancel: CancellationTo
                 note(&place, tenant, &id, &ended);
             }
         }
-        let lived = clock.now().micros_since(before) > REDIAL_MS_MAX * 1000;
-        pause_ms = if lived { REDIAL_MS_MIN } else { (pause_ms * 2).min(REDIAL_MS_MAX) };
+        redial.ended(false, clock.now().micros_since(before) / 1000);
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(jittered(pause_ms))) => {}
+            () = tokio::time::sleep(Duration::from_millis(redial.pause_ms(rand_u64()))) => {}
             () = cancel.cancelled() => return,
         }
     }

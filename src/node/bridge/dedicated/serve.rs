@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::super::control_stream::{ControlStream, RECHECK_MS};
+use super::super::path::Path;
 use super::super::writer::UNREAD;
 use super::super::{Ended, close, closed, reader};
 use super::pump::{Batch, Ways};
@@ -85,13 +86,15 @@ pub(super) async fn serve(place: &Place, attached: Attached, go: Go) -> Ended {
     let (opened, opening) = oneshot::channel();
     let opener =
         Opener { place, tenant, number, id: &id, remote: connection.remote_address().to_string(), under_tenant };
+    // Its one stream is probed by what its control stream says: no probes travel in it.
+    let path = Arc::new(Path::new(&connection, 0).0);
     let mut readers = JoinSet::new();
     let ended = match control.send(&TenantAttached { number }.into()).await {
         Ok(()) => tokio::select! {
             biased;
             () = go.cancel.cancelled() => Ended::new(Failure::Closed, "ended here: replaced, not allowed any more, or with its bridge"),
             ended = converse(&opener, &mut control, &chain, &go, opened) => ended,
-            ended = reader::run(context, &connection, &incoming, &mut readers) => ended,
+            ended = reader::run(context, &connection, (&incoming, &path), &mut readers) => ended,
             ended = write(&connection, link, tenant, opening) => ended,
             reason = connection.closed() => closed(&reason),
         },
