@@ -16,14 +16,18 @@ mod docs;
 mod mesh_attacks;
 mod mesh_bad_input;
 mod mesh_certificates;
+mod mesh_cut;
 mod mesh_delivery;
 mod mesh_demo;
 mod mesh_edges;
+mod mesh_floods;
 #[cfg(glocal_guards)]
 mod mesh_guards;
 mod mesh_hostile_broker;
 mod mesh_hostile_bundle;
+mod mesh_hostile_interest;
 mod mesh_life;
+mod mesh_quic;
 mod mesh_reload;
 mod mesh_sight;
 mod mesh_slow;
