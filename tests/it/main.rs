@@ -15,11 +15,13 @@
 mod docs;
 mod mesh_attacks;
 mod mesh_bad_input;
+mod mesh_cases;
 mod mesh_certificates;
 mod mesh_cut;
 mod mesh_delivery;
 mod mesh_demo;
 mod mesh_edges;
+mod mesh_entries;
 mod mesh_floods;
 #[cfg(glocal_guards)]
 mod mesh_guards;
