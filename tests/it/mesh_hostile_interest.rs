@@ -369,3 +369,35 @@ async fn attack_33_a_superuser_on_the_way_that_reads_nothing_slows_nobody() {
     let nobody = alice.request("service", "", Duration::from_secs(15)).await.unwrap_err();
     assert_eq!(nobody, RequestError::NoResponders("service".to_owned()));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_a_reader_by_a_grant_that_reads_nothing_slows_nobody_and_answers_nothing() {
+    let more =
+        "\n[[grant]]\nname = \"audit\"\nfrom = \"tenantA\"\nto = \"tenantB\"\naccess = \"read\"\nfilter = \">\"\n";
+    let fabric = Fabric::shaped(&Shape { more, ..Shape::default() });
+    let mesh = Mesh::start(&fabric).await;
+    // One beside the publisher, and one at another broker.
+    let mut stuck = Vec::new();
+    for (node, agent) in [(&mesh.a, "bob"), (&mesh.b, "berta")] {
+        let tls = tls_of(&fabric, Some(&fabric.agent(agent)), NATIVE);
+        let mut peer = Peer::tcp(node.at().native_tcp, tls).await.unwrap();
+        peer.hello().await.unwrap();
+        for (sid, filter) in [(1, "T.tenantA.ctrl.>"), (2, "T.tenantA.live.>")] {
+            assert!(matches!(peer.subscribe(sid, filter).await, Control::Subscribed(_)), "{agent}: {filter}");
+        }
+        stuck.push(peer);
+    }
+    let andy = fabric.client(mesh.a.at(), "andy").await;
+    let mut reader = andy.subscribe("flood", None).await.unwrap();
+    mesh.a.knows_filters("tenantA", 2).await;
+    let alice = fabric.client(mesh.a.at(), "alice").await;
+    publishes_undisturbed(&alice, &mut reader, 200).await;
+    let dropped = mesh.a.metric("glocal_dropped_total", &["tenant=\"tenantA\"", "lane-full"]).await;
+    assert!(dropped > 0, "the copies of those who do not read");
+    for node in [&mesh.a, &mesh.b] {
+        let sessions = node.0.context().counters.sessions.value();
+        assert_eq!(sessions, if node.at().node == REGION_A { 3 } else { 1 }, "nobody is cut at {}", node.at().node);
+    }
+    let nobody = alice.request("service", "", Duration::from_secs(15)).await.unwrap_err();
+    assert_eq!(nobody, RequestError::NoResponders("service".to_owned()));
+}

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use glocal_client::{Address, Client, Publish, Scheme, Subscription};
-use glocal_core::limits::{BRIDGE_WINDOW_BYTES, REDIAL_MS_MAX};
+use glocal_core::limits::{BRIDGE_STREAM_WINDOW_BYTES, BRIDGE_WINDOW_BYTES, NATIVE_STREAM_WINDOW_BYTES, REDIAL_MS_MAX};
 use glocal_core::name::Class;
 use glocal_node::trust::tls::BRIDGE_SERVER_NAME;
 use quinn::congestion::{Controller, ControllerFactory};
@@ -85,7 +85,9 @@ fn quinn_is_one_that_bounds_gaps_and_survives_bad_parameters() {
     let (_, entry) = lock.split_once("name = \"quinn-proto\"\nversion = \"").unwrap();
     let version: Vec<u32> = entry.split('"').next().unwrap().split('.').map(|part| part.parse().unwrap()).collect();
     assert!(version >= vec![0, 11, 15], "{version:?}");
-    assert!(u64::from(BRIDGE_WINDOW_BYTES) <= 16 * MIB);
+    for window in [BRIDGE_WINDOW_BYTES, BRIDGE_STREAM_WINDOW_BYTES, NATIVE_STREAM_WINDOW_BYTES] {
+        assert!(u64::from(window) <= 16 * MIB);
+    }
 }
 
 /// Case RB-61.

@@ -234,6 +234,26 @@ fn early_data_and_tickets_are_off_wherever_tls_is_set_up() {
     assert_eq!(clients, ["src/client/tls.rs", "src/node/trust/tls.rs"]);
 }
 
+/// Case RB-61: quinn takes any number of bytes on one connection unless it is told how many.
+#[test]
+fn every_quic_connection_has_windows_of_its_own() {
+    let (mut breaches, mut found) = (Vec::new(), Vec::new());
+    // What the demo attacks with is no client of the mesh.
+    for source in scan::sources().iter().filter(|source| !source.file.starts_with("src/cli/demo/")) {
+        let code = &source.production;
+        let makes = ["TransportConfig::default()", "quinn::ClientConfig::new", "quinn::ServerConfig::with_crypto"];
+        if !makes.iter().any(|word| code.contains(word)) {
+            continue;
+        }
+        found.push(source.file.clone());
+        for line in [".transport_config(", ".receive_window(", ".stream_receive_window(", ".max_idle_timeout("] {
+            breaches.extend((!code.contains(line)).then(|| format!("{}: no {line}…)", source.file)));
+        }
+    }
+    report("windows of QUIC connections are set", &breaches);
+    assert_eq!(found, ["src/client/transport.rs", "src/node/trust/tls.rs"]);
+}
+
 /// Case RB-66: no kind of frame, no bundle and no configuration of a peer can name what is run, loaded or fetched, since
 /// nothing in a broker runs, loads or fetches anything.
 #[test]
