@@ -360,7 +360,7 @@ async fn attack_33_a_superuser_on_the_way_that_reads_nothing_slows_nobody() {
     let mut reader = anna.subscribe("flood", None).await.unwrap();
     mesh.a.knows_filters("tenantA", 2).await;
     let alice = fabric.client(mesh.a.at(), "alice").await;
-    publishes_undisturbed(&alice, &mut reader, 200).await;
+    publishes_undisturbed(&alice, &mut reader, 150).await;
     assert!(
         mesh.global.metric("glocal_dropped_total", &["tenantA", "lane-full"]).await > 0,
         "the observer's own copies"
@@ -391,7 +391,7 @@ async fn attack_33_a_reader_by_a_grant_that_reads_nothing_slows_nobody_and_answe
     let mut reader = andy.subscribe("flood", None).await.unwrap();
     mesh.a.knows_filters("tenantA", 2).await;
     let alice = fabric.client(mesh.a.at(), "alice").await;
-    publishes_undisturbed(&alice, &mut reader, 200).await;
+    publishes_undisturbed(&alice, &mut reader, 150).await;
     let dropped = mesh.a.metric("glocal_dropped_total", &["tenant=\"tenantA\"", "lane-full"]).await;
     assert!(dropped > 0, "the copies of those who do not read");
     for node in [&mesh.a, &mesh.b] {
