@@ -143,9 +143,10 @@ async fn in_a_triangle_with_doubled_links_everybody_gets_each_message_once() {
     for node in nodes {
         again += node.metric("glocal_dropped_total", &["repeat"]).await;
     }
-    // A busy machine may acknowledge later than a copy waits; then it is sent again, and dropped at its target.
-    assert!(out - before.0 <= most + again, "{} copies for edges, {most} are needed, {again} again", out - before.0);
-    assert!(taken - before.1 <= most + again, "{} copies from edges", taken - before.1);
+    // A busy machine may acknowledge later than a copy waits; then it is sent again. What circles would pass sixteen hops.
+    let most = if again == 0 { most } else { 2 * most };
+    assert!(out - before.0 <= most, "{} copies for edges, {most} are needed, {again} again", out - before.0);
+    assert!(taken - before.1 <= most, "{} copies from edges", taken - before.1);
     // Nothing moves any more, and no link replaces another one.
     for (client, subscription) in &mut clients {
         client.flush().await.unwrap();

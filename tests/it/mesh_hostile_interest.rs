@@ -314,10 +314,13 @@ fn acknowledged(subject: &str, payload: Vec<u8>) -> Publish {
     Publish { class: Some(Class::Ctrl), ack: true, ..Publish::new(subject, payload) }
 }
 
-/// A publisher whose messages go to a reader beside it, at no less than this pace.
-async fn publishes_undisturbed(alice: &Client, reader: &mut glocal_client::Subscription, count: u32) {
+/// Of this size, 150 messages are more than a session's lane and the buffers of its socket hold: 8 MiB, and up to 10 MiB.
+const FILLING_BYTES: usize = 160 * 1024;
+
+/// A publisher whose messages go to a reader, each acknowledged at once.
+async fn publishes_undisturbed(alice: &Client, reader: &mut glocal_client::Subscription, count: u32, bytes: usize) {
     for number in 0..count {
-        let payload = [&number.to_le_bytes()[..], &[1; 64 * 1024]].concat();
+        let payload = [&number.to_le_bytes()[..], &vec![1; bytes]].concat();
         let began = Instant::now();
         let published = soon("an acknowledgement", alice.publish_with(acknowledged("flood", payload))).await.unwrap();
         assert_eq!(published, glocal_client::Published::Acknowledged { targets: 1 }, "an observer does not count");
@@ -336,7 +339,7 @@ async fn attack_33_a_broker_of_observers_that_acknowledges_nothing_slows_nobody(
     let stream = attack.asked(0).await;
     attack.say(list(stream, vec![InterestChange { observer: true, ..add(">") }])).await;
     attack.global.knows_filters("tenantA", 1).await;
-    publishes_undisturbed(&alice, &mut reader, 60).await;
+    publishes_undisturbed(&alice, &mut reader, 60, 64 * 1024).await;
     // More than the window of one that never acknowledges: it was sent no more than that.
     let heard = attack.hostile.heard.lock().unwrap().get(&("tenantA".to_owned(), Class::Ctrl)).copied();
     assert!(heard.is_some_and(|bytes| bytes > 64 * 1024), "{heard:?} bytes for the observer");
@@ -360,7 +363,7 @@ async fn attack_33_a_superuser_on_the_way_that_reads_nothing_slows_nobody() {
     let mut reader = anna.subscribe("flood", None).await.unwrap();
     mesh.a.knows_filters("tenantA", 2).await;
     let alice = fabric.client(mesh.a.at(), "alice").await;
-    publishes_undisturbed(&alice, &mut reader, 150).await;
+    publishes_undisturbed(&alice, &mut reader, 150, FILLING_BYTES).await;
     assert!(
         mesh.global.metric("glocal_dropped_total", &["tenantA", "lane-full"]).await > 0,
         "the observer's own copies"
@@ -391,7 +394,7 @@ async fn attack_33_a_reader_by_a_grant_that_reads_nothing_slows_nobody_and_answe
     let mut reader = andy.subscribe("flood", None).await.unwrap();
     mesh.a.knows_filters("tenantA", 2).await;
     let alice = fabric.client(mesh.a.at(), "alice").await;
-    publishes_undisturbed(&alice, &mut reader, 150).await;
+    publishes_undisturbed(&alice, &mut reader, 150, FILLING_BYTES).await;
     let dropped = mesh.a.metric("glocal_dropped_total", &["tenant=\"tenantA\"", "lane-full"]).await;
     assert!(dropped > 0, "the copies of those who do not read");
     for node in [&mesh.a, &mesh.b] {
