@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How long a hub with many agents and edges is away when it is killed and started again: 2 000 sessions and 8 edges must be
-# back within 5 s of the start of the new process. Ends with lines "goal <name> <measured> <bound> ok|short"; fails when one
-# is short.
+# back within 5 s of the start of the new process, the edges before the last session. Ends with lines
+# "goal <name> <measured> <bound> ok|short"; fails when one is short. Case RB-74.
 set -euo pipefail
 # Binaries that are named are taken as they are.
 BUILD=true
@@ -88,10 +88,12 @@ answer() {
 }
 say "$SESSIONS sessions, $EDGES edges: $(answer)"
 
-# back: every session and edge is there again, the publisher's own session included.
-back() { metric_at_least $HUB $((SESSIONS + 1)) glocal_sessions && metric_is $HUB "$EDGES" glocal_edge_up; }
+# Every session is there again, the publisher's own included; every edge is.
+sessions_back() { metric_at_least $HUB $((SESSIONS + 1)) glocal_sessions; }
+edges_back() { metric_is $HUB "$EDGES" glocal_edge_up; }
 
 LONGEST=0
+EDGES_LONGEST=0
 for ((round = 1; round <= ROUNDS; round++)); do
     pid=$(cat "$(pid_file $HUB)")
     kill -KILL "$pid"
@@ -99,20 +101,33 @@ for ((round = 1; round <= ROUNDS; round++)); do
     wait "$pid" 2>/dev/null || true
     began=$(now_ms)
     start_node $HUB
-    wait_for 30 back || { SHORT=1 && fail "round $round: not everybody is back within 30 s" "$(metric $HUB glocal_sessions) sessions, $(metric $HUB glocal_edge_up) edges"; }
+    # Both are looked at each time, whichever comes first.
+    edges_took=
+    until edges_back >/dev/null 2>&1 && sessions_back >/dev/null 2>&1; do
+        [ -n "$edges_took" ] || ! edges_back >/dev/null 2>&1 || edges_took=$(($(now_ms) - began))
+        [ "$(now_ms)" -lt $((began + 30000)) ] || break
+        sleep 0.05
+    done
+    { edges_back && sessions_back; } >/dev/null || { SHORT=1 && fail "round $round: not everybody is back within 30 s" "$(metric $HUB glocal_sessions) sessions, $(metric $HUB glocal_edge_up) edges"; }
     took=$(($(now_ms) - began))
+    edges_took=${edges_took:-$took}
     echo check >&8
     heard=$(answer | sed 's/[^0-9]//g')
-    say "round $round: all back after $took ms, $heard of $SESSIONS sessions get their message"
+    say "round $round: edges back after $edges_took ms, all after $took ms, $heard of $SESSIONS sessions get their message"
     [ "$heard" = "$SESSIONS" ] || SHORT=1
     if [ "$took" -gt "$LONGEST" ]; then LONGEST=$took; fi
+    if [ "$edges_took" -gt "$EDGES_LONGEST" ]; then EDGES_LONGEST=$edges_took; fi
 done
 echo end >&8
 wait "$CROWD" || true
 CROWD=
 
-if [ "$LONGEST" -gt 5000 ]; then SHORT=1; fi
-verdict=ok
-[ "$SHORT" -eq 0 ] || verdict=short
-printf 'goal restart.all_back_ms %d 5000 %s\n' "$LONGEST" "$verdict"
+# goal NAME MEASURED BOUND
+goal() {
+    local verdict=ok
+    if [ "$2" -gt "$3" ]; then verdict=short SHORT=1; fi
+    printf 'goal %s %d %d %s\n' "$1" "$2" "$3" "$verdict"
+}
+goal restart.edges_back_ms "$EDGES_LONGEST" 5000
+goal restart.all_back_ms "$LONGEST" 5000
 [ "$SHORT" -eq 0 ]

@@ -3,6 +3,7 @@
 # two hops apart, every class at a steady rate. Again and again the broker between them is killed (kill -9), the link is cut,
 # or one direction of it is lost without a word; the other way round the ring is open. Traffic must go on within two seconds,
 # no message of a reliable class may be lost or come twice, and each of the others that does not come is counted once. Ends with totals; the exit code is the number of failures.
+# Case RB-37: what dials again takes the place of the link it had.
 #
 #   run/tests/federation_failover_test.sh --cycles 100     what the figures in docs/PERFORMANCE.md are made with
 set -euo pipefail

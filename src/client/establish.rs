@@ -167,4 +167,22 @@ mod tests {
         }
         assert_eq!(pause(0, min, max, 500), min / 2);
     }
+
+    #[test]
+    fn clients_that_lost_one_broker_come_back_spread_over_half_a_pause() {
+        // Case RB-74: of ten thousand clients, each twentieth of the span gets about a twentieth.
+        let (min, max) = (Duration::from_millis(100), Duration::from_secs(5));
+        for failures in [0, 2, 6, 40] {
+            let full = pause(failures, min, max, 0);
+            let mut histogram = [0u32; 20];
+            for _ in 0..10_000 {
+                let pause = pause(failures, min, max, random());
+                assert!(pause >= full / 2 && pause <= full, "{pause:?} of {full:?}");
+                let share = (pause - full / 2).as_secs_f64() / (full / 2).as_secs_f64();
+                let bucket = (0..20).rev().find(|bucket| share >= f64::from(*bucket) / 20.0).unwrap_or(0);
+                histogram[usize::try_from(bucket).unwrap_or(0)] += 1;
+            }
+            assert!(histogram.iter().all(|count| (350..=650).contains(count)), "{histogram:?}");
+        }
+    }
 }

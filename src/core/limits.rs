@@ -188,8 +188,9 @@ pub const NATIVE_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 pub const NATIVE_SEND_WINDOW_BYTES: u64 = 256 * 1024;
 /// Credit of one bridge stream, in bytes: above any send window, since a receiver never stops reading (DESIGN section 6).
 pub const BRIDGE_STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
-/// Credit of one bridge, in bytes: a memory backstop, never back-pressure.
-pub const BRIDGE_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+/// Credit of one bridge, in bytes: a memory backstop, never back-pressure. A peer that leaves gaps has this much kept
+/// here and no more; it is four times what DESIGN section 7 lets a broker have on its way.
+pub const BRIDGE_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 /// Unacknowledged bytes of one bridge until its rate is known, in bytes (DESIGN section 7).
 pub const BRIDGE_SEND_WINDOW_BYTES: u64 = 1024 * 1024;
 /// Largest datagram of a bridge, in bytes, where the path carries it: above it segmentation offload ends, since ten
@@ -294,7 +295,8 @@ pub const MATCH_CACHE_WEIGHT_MAX: usize = 65_536;
 /// What one session or data stream collects before its targets are given it, in bytes with the bookkeeping of frames:
 /// more than one read brings, but not what a burst to many subscriptions makes of it.
 pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Time one attempt to dial an edge may take, in milliseconds.
+/// Time one attempt to dial an edge may take, in milliseconds: for the connection, and again for what is said first on it. A
+/// link that has died in between must not hold up the next attempt.
 pub const DIAL_MS_MAX: u64 = 3_000;
 /// Unfinished bridge handshakes one node carries at once: clients have a budget of their own.
 pub const BRIDGE_HANDSHAKES_MAX: usize = 256;

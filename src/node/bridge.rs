@@ -10,7 +10,7 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use glocal_core::edge::{EdgeKey, TenantSet};
 use glocal_core::identity::Principal;
-use glocal_core::limits::{HANDSHAKE_MS_MAX, TEXT_BYTES_MAX};
+use glocal_core::limits::{DIAL_MS_MAX, HANDSHAKE_MS_MAX, TEXT_BYTES_MAX};
 use glocal_core::tenant::TenantKey;
 use glocal_engine::allowance::Allowance;
 use glocal_engine::driver::{Command, Outcome};
@@ -89,10 +89,16 @@ struct Candidate {
     dialled: Option<(EdgeKey, u64)>,
 }
 
+impl Candidate {
+    /// How long the peer may take for its hello, and again for its allowed set. The side that dialled tries again sooner.
+    const fn patience(&self) -> Duration {
+        Duration::from_millis(if self.dialled.is_some() { DIAL_MS_MAX } else { HANDSHAKE_MS_MAX })
+    }
+}
+
 /// Runs a connection as a bridge until it ends.
 async fn run(context: &Context, candidate: Candidate, said: Option<(ControlStream, BridgeHello)>) -> Ended {
-    let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
-    let greeted = match tokio::time::timeout(deadline, greet(context, &candidate, said)).await {
+    let greeted = match tokio::time::timeout(candidate.patience(), greet(context, &candidate, said)).await {
         Ok(Ok(greeted)) => greeted,
         Ok(Err(ended)) => {
             close(&candidate.connection, &ended);
@@ -237,11 +243,11 @@ async fn serve_bridge(
     let Some(link) = context.shared.link(edge) else {
         return Ended::new(Failure::Handshake, "no such edge");
     };
-    let deadline = Duration::from_millis(HANDSHAKE_MS_MAX);
+    let settled = settle(context, &link, candidate, &mut greeted.control);
     let settled = tokio::select! {
         biased;
         () = cancel.cancelled() => return replaced(),
-        settled = tokio::time::timeout(deadline, settle(context, &link, candidate, &mut greeted.control)) => settled,
+        settled = tokio::time::timeout(candidate.patience(), settled) => settled,
     };
     let allowance = match settled {
         Ok(Ok(allowance)) => allowance,

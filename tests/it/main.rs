@@ -15,18 +15,24 @@
 mod docs;
 mod mesh_attacks;
 mod mesh_bad_input;
+mod mesh_cases;
 mod mesh_certificates;
+mod mesh_cut;
 mod mesh_dedicated;
 mod mesh_dedicated_hostile;
 mod mesh_delivery;
 mod mesh_demo;
 mod mesh_edges;
+mod mesh_entries;
+mod mesh_floods;
 #[cfg(glocal_guards)]
 mod mesh_guards;
 mod mesh_half_dead;
 mod mesh_hostile_broker;
 mod mesh_hostile_bundle;
+mod mesh_hostile_interest;
 mod mesh_life;
+mod mesh_quic;
 mod mesh_reload;
 mod mesh_resign;
 mod mesh_sight;

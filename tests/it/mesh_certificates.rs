@@ -258,6 +258,7 @@ async fn attack_11_and_19_a_trusted_ca_issues_only_what_it_may() {
 #[derive(Debug, Default)]
 struct Tickets(AtomicUsize);
 
+/// Case RB-63.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_15_nothing_is_resumed_and_nothing_is_early() {
     let fabric = Fabric::new();

@@ -84,6 +84,7 @@ async fn local_configuration_narrows_and_never_widens() {
     }
 }
 
+/// Case RB-31.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_the_wire_there_is_not_a_byte_of_a_tenant_that_is_not_allowed() {
     // The test is the other end of the edge, claims to allow everybody and asks for everything.

@@ -59,6 +59,7 @@ async fn refusals(global: &Local, least: u64) {
     eventually("refusals", || (global.edge(EDGE).edge().refused.value() >= least).then_some(())).await;
 }
 
+/// Case RB-31.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_12_a_lane_of_a_tenant_outside_the_edges_set_is_skipped_and_repeats_close_the_bridge() {
     let fabric = narrow();
@@ -196,6 +197,7 @@ fn frame_of_relay(ext: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Case RB-19.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_3_and_18_frames_that_are_not_a_bridges_close_it() {
     let fabric = Fabric::new();
@@ -295,6 +297,7 @@ async fn attack_3_and_18_frames_that_are_not_a_bridges_close_it() {
     assert_eq!(global.metric("glocal_delivered_total", &[]).await, 0);
 }
 
+/// Case RB-37.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_bridge_takes_the_edge_at_once_and_one_that_falls_silent_is_given_up() {
     let fabric = Fabric::new();

@@ -193,6 +193,7 @@ async fn sessions_and_tenants_that_the_bundle_takes_away_end_within_five_seconds
     steady.end().await;
 }
 
+/// Case RB-47, without traffic.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_newer_or_not_right_is_refused_counted_and_changes_nothing() {
     let fabric = Fabric::new();

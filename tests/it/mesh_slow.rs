@@ -9,14 +9,7 @@ use glocal_wire::control::Control;
 use crate::support::fabric::Fabric;
 use crate::support::node::{Process, REGION_A, metric};
 use crate::support::peer::{NATIVE, Peer, tls_of};
-use crate::support::{eventually_blocking, message, soon};
-
-/// Resident memory of a process, in bytes.
-fn resident(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-}
+use crate::support::{eventually_blocking, message, resident, soon};
 
 /// Lanes of one session that reads nothing, twice over, and what the system's buffers and the allocator hold.
 const BUDGET: u64 = 2 * 8 * 1024 * 1024 + 48 * 1024 * 1024;

@@ -341,6 +341,7 @@ async fn malformed_frames_are_refused_by_name_over_tcp_and_quic() {
     witness.was_undisturbed().await;
 }
 
+/// Case RB-19.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_frame_in_every_state_is_carried_out_or_refused() {
     let fabric = Fabric::new();
@@ -384,6 +385,7 @@ async fn every_kind_of_frame_in_every_state_is_carried_out_or_refused() {
     assert_eq!(node.0.context().control.inspect().await.subscriptions, 0);
 }
 
+/// Case RB-19 and RB-31.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_protocols_are_not_spoken_here() {
     let fabric = Fabric::new();

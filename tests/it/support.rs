@@ -3,8 +3,10 @@
 
 pub(crate) mod bridge;
 pub(crate) mod fabric;
+pub(crate) mod initial;
 pub(crate) mod node;
 pub(crate) mod peer;
+pub(crate) mod proxy;
 
 use std::time::{Duration, Instant};
 
@@ -67,4 +69,11 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
         Ok(value) => value,
         Err(_) => panic!("waited {PATIENCE:?} in vain for: {what}"),
     }
+}
+
+/// Resident memory of a process, in bytes.
+pub(crate) fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }

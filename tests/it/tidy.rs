@@ -4,11 +4,14 @@
 //! Each test collects every breach before it fails, one line each, with the file and line. Exceptions are lists in the
 //! tests, each with its reason.
 
+mod cases;
 mod catalogue;
 mod layers;
 mod repository;
 mod scan;
 mod sizes;
+
+pub(crate) use cases::{every_test, sources_of};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -59,7 +62,7 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// The text of a file of the repository; `None` when it is not text.
-fn text(file: &str) -> Option<String> {
+pub(crate) fn text(file: &str) -> Option<String> {
     String::from_utf8(std::fs::read(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))).ok()
 }
 

@@ -155,7 +155,8 @@ impl Pulled {
     /// It must be asked again before it is believed: changes may have been missed.
     pub const fn doubt(&mut self) {
         (self.complete, self.renewing) = (false, false);
-        self.stream = 0;
+        // Nothing is said of what was taken of a stream that is over.
+        (self.stream, self.acked) = (0, self.next);
     }
 
     fn answer(&mut self) -> Pull {

@@ -238,6 +238,23 @@ fn what_is_lost_is_told_again() {
 }
 
 #[test]
+fn nothing_is_said_of_a_stream_that_is_over() {
+    // A message was taken and not yet answered when a gap, or a wrong sum, ended the stream.
+    let now = Time::default();
+    let news = |number, complete| News { stream: 1, number, start: None, changes: Vec::new(), complete };
+    for (number, complete) in [(5, None), (1, Some(Sum { digest: 7, count: 1 }))] {
+        let mut pulled = Pulled::default();
+        assert_eq!(pulled.ask(1, now).stream, 1);
+        assert!(!pulled.take(news(0, None), now, 10).broken);
+        assert!(pulled.take(news(number, complete), now, 10).broken);
+        for millis in 0..1_000 {
+            assert_eq!(pulled.tick(now.plus_millis(millis)), None, "after {millis} ms");
+        }
+        assert!(pulled.is_due(now.plus_millis(1_000)), "it is asked anew");
+    }
+}
+
+#[test]
 fn nobody_is_told_for_ever() {
     let mut pair = Pair::default();
     pair.change(true, "a");

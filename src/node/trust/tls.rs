@@ -1,7 +1,8 @@
 //! TLS and QUIC configurations. They outlive a trust epoch: their verifiers ask the one in force.
 //!
 //! TLS 1.3 only, one provider with post-quantum key exchange first. Resumption and early data are off everywhere: a
-//! ticket would outlive a revocation. QUIC's windows, streams and migration are set on purpose, never by default.
+//! ticket would outlive a revocation. QUIC's windows, streams and migration are set on purpose, never by default: clients
+//! live behind address translation and keep their session when it forgets them, bridges are dialled again.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -106,7 +107,7 @@ pub fn native_quic_server_config(trust: impl Into<Live<Trust>>) -> Result<quinn:
         .stream_receive_window(VarInt::from_u32(NATIVE_STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(NATIVE_STREAM_WINDOW_BYTES))
         .send_window(NATIVE_SEND_WINDOW_BYTES);
-    quic_server_config(tls, transport)
+    quic_server_config(tls, transport, true)
 }
 
 /// For bridges that others dial.
@@ -129,7 +130,7 @@ pub fn bridge_server_config_with(
 ) -> Result<quinn::ServerConfig, TlsError> {
     let verifier = Arc::new(BridgeVerifier::new(trust.into()));
     let tls = server_config_of(certificates, verifier, ALPN_BRIDGE)?;
-    quic_server_config(tls, bridge_transport()?)
+    quic_server_config(tls, bridge_transport()?, false)
 }
 
 /// For the endpoint of bridges: which datagrams it takes.
@@ -219,11 +220,15 @@ fn server_config_of(
     Ok(config)
 }
 
-fn quic_server_config(tls: rustls::ServerConfig, transport: TransportConfig) -> Result<quinn::ServerConfig, TlsError> {
+fn quic_server_config(
+    tls: rustls::ServerConfig,
+    transport: TransportConfig,
+    migration: bool,
+) -> Result<quinn::ServerConfig, TlsError> {
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config
         .transport_config(Arc::new(transport))
-        .migration(false)
+        .migration(migration)
         .max_incoming(HANDSHAKES_MAX)
         .incoming_buffer_size(INCOMING_BYTES_MAX)
         .incoming_buffer_size_total(INCOMING_BYTES_MAX * HANDSHAKES_MAX as u64);

@@ -40,6 +40,7 @@ fn every_truncation_and_every_extension_of_a_body_is_refused() {
     }
 }
 
+/// Case RB-66.
 #[test]
 fn unknown_kinds_are_skipped_in_their_range_only() {
     for kind in 0..=u8::MAX {

@@ -58,6 +58,7 @@ fn frames_in_a_row_come_out_one_by_one() {
     assert_eq!(next_frame(rest, &OPEN), Ok(Next::Need(CONTROL_HEAD_BYTES)));
 }
 
+/// Case RB-66.
 #[test]
 fn unknown_kinds_are_refused_by_their_head() {
     for kind in 0..=u8::MAX {

@@ -13,7 +13,7 @@ use glocal_node::trust::NodeIdentity;
 use glocal_node::trust::tls::{BRIDGE_SERVER_NAME, bridge_client_config, tenant_client_config};
 use glocal_wire::control::{
     AllowedSet, AnnounceBroker, AnnounceSender, BridgeHello, Control, PROTOCOL_VERSION, PathProbeAck, Presence,
-    PresenceEnd, ProbeAck, Ready,
+    PresenceEnd, ProbeAck, Ready, Routed,
 };
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
@@ -27,11 +27,14 @@ use super::{PATIENCE, soon};
 
 /// Bytes of slices heard, by tenant and class.
 pub(crate) type Lanes = Arc<Mutex<BTreeMap<(String, Class), usize>>>;
+/// Control frames heard in lanes, each with the lane's tenant.
+pub(crate) type Said = Arc<Mutex<Vec<(String, Control)>>>;
 
 /// One bridge, up as far as the peer can tell.
 pub(crate) struct Hostile {
     pub(crate) connection: quinn::Connection,
     pub(crate) heard: Lanes,
+    pub(crate) said: Said,
     /// Bytes for the control stream.
     pub(crate) control: tokio::sync::mpsc::Sender<Bytes>,
     /// Whether it answers probes.
@@ -145,10 +148,11 @@ impl Hostile {
                 }
             }
         });
-        let heard = Lanes::default();
-        tokio::spawn(listen(connection.clone(), Arc::clone(&heard), (control.clone(), reads)));
+        let (heard, said) = (Lanes::default(), Said::default());
+        let listener = (control.clone(), reads);
+        tokio::spawn(listen(connection.clone(), Arc::clone(&heard), Arc::clone(&said), listener));
         let stream = connection.open_uni().await.ok()?;
-        Some(Self { connection, heard, control, answers, stream, next_lane: 1 })
+        Some(Self { connection, heard, said, control, answers, stream, next_lane: 1 })
     }
 
     /// Opens a lane that begins with `frames`; its number.
@@ -285,14 +289,16 @@ pub(crate) async fn next(receive: &mut quinn::RecvStream, buffer: &mut BytesMut)
     }
 }
 
-/// Notes the lanes the peer opens and how much it sends in them.
+/// Notes the lanes the peer opens, how much it sends in them, and what it says there.
 async fn listen(
     connection: quinn::Connection,
     heard: Lanes,
+    said: Said,
     (answers, reads): (tokio::sync::mpsc::Sender<Bytes>, Arc<AtomicBool>),
 ) {
     while let Ok(mut stream) = connection.accept_uni().await {
-        let (heard, answers, reads) = (Arc::clone(&heard), answers.clone(), Arc::clone(&reads));
+        let (heard, said) = (Arc::clone(&heard), Arc::clone(&said));
+        let (answers, reads) = (answers.clone(), Arc::clone(&reads));
         tokio::spawn(async move {
             let mut slices = SliceReader::new();
             let mut lanes = BTreeMap::new();
@@ -306,10 +312,13 @@ async fn listen(
                     match event {
                         SliceEvent::Open { lane, class, tenant } => {
                             heard.lock().unwrap().entry((tenant.to_owned(), class)).or_default();
-                            lanes.insert(lane, (tenant.to_owned(), class));
+                            lanes.insert(lane, ((tenant.to_owned(), class), BytesMut::new()));
                         }
                         SliceEvent::Data { lane, bytes } => {
-                            *heard.lock().unwrap().get_mut(&lanes[&lane]).unwrap() += bytes.len();
+                            let (of, buffer) = lanes.get_mut(&lane).unwrap();
+                            *heard.lock().unwrap().get_mut(of).unwrap() += bytes.len();
+                            buffer.extend_from_slice(&bytes);
+                            take_controls(&of.0, buffer, &said);
                         }
                         SliceEvent::Reset { .. } => {}
                         SliceEvent::Probe { id } => {
@@ -320,6 +329,27 @@ async fn listen(
             }
         });
     }
+}
+
+fn take_controls(tenant: &str, buffer: &mut BytesMut, said: &Said) {
+    loop {
+        let bytes = match next_frame(buffer, &FrameLimits::open(1 << 23)).unwrap() {
+            Next::Control { kind, body, frame_bytes } => {
+                let control = Control::decode(kind, body, CONTROL_BYTES_MAX).unwrap();
+                said.lock().unwrap().extend(control.map(|control| (tenant.to_owned(), control)));
+                frame_bytes
+            }
+            Next::Data { frame_bytes, .. } => frame_bytes,
+            Next::Need(_) => return,
+        };
+        buffer.advance(bytes);
+    }
+}
+
+/// A control frame for a broker that need not be the neighbour.
+pub(crate) fn routed(target: u32, origin: u32, control: impl Into<Control>) -> BytesMut {
+    let (kind, body) = control.into().to_body().unwrap();
+    frame(Routed { target, origin, hops: 1, kind, body })
 }
 
 /// Handles for a lane: brokers 1.. in this order, and one sender, number 1, of `tenant`.

@@ -203,3 +203,68 @@ fn one_crypto_provider_and_one_bincode() {
     assert_eq!(versions("rustls").len(), 1);
     assert_eq!(versions("bincode"), ["v2.0.1"]);
 }
+
+/// Case RB-63: whoever can take or send early data, or a ticket, says on the spot that it does not.
+#[test]
+fn early_data_and_tickets_are_off_wherever_tls_is_set_up() {
+    let mut breaches = Vec::new();
+    let (mut servers, mut clients) = (Vec::new(), Vec::new());
+    for source in scan::sources() {
+        let code = &source.production;
+        for word in ["into_0rtt", "accept_0rtt", "with_single_cert", "session_ticketer", "set_early_data"] {
+            breaches.extend(
+                scan::places(code, word).iter().map(|at| format!("{}:{}: {word}", source.file, source.line(*at))),
+            );
+        }
+        let mut needs = |what: &str, wanted: &[&str], found: &mut Vec<String>| {
+            if code.contains(what) {
+                found.push(source.file.clone());
+                let missing = wanted.iter().filter(|line| !code.contains(**line));
+                breaches.extend(missing.map(|line| format!("{}: {what} without {line}", source.file)));
+            }
+        };
+        let server = ["max_early_data_size = 0", "send_tls13_tickets = 0", "NoServerSessionStorage"];
+        needs("ServerConfig::builder", &server, &mut servers);
+        // What the demo attacks with is no client of the mesh.
+        if !source.file.starts_with("src/cli/demo/") {
+            needs("ClientConfig::builder", &["Resumption::disabled()", "enable_early_data = false"], &mut clients);
+        }
+    }
+    report("early data and tickets are off", &breaches);
+    assert_eq!(servers, ["src/node/trust/tls.rs"]);
+    assert_eq!(clients, ["src/client/tls.rs", "src/node/trust/tls.rs"]);
+}
+
+/// Case RB-61: quinn takes any number of bytes on one connection unless it is told how many.
+#[test]
+fn every_quic_connection_has_windows_of_its_own() {
+    let (mut breaches, mut found) = (Vec::new(), Vec::new());
+    // What the demo attacks with is no client of the mesh.
+    for source in scan::sources().iter().filter(|source| !source.file.starts_with("src/cli/demo/")) {
+        let code = &source.production;
+        let makes = ["TransportConfig::default()", "quinn::ClientConfig::new", "quinn::ServerConfig::with_crypto"];
+        if !makes.iter().any(|word| code.contains(word)) {
+            continue;
+        }
+        found.push(source.file.clone());
+        for line in [".transport_config(", ".receive_window(", ".stream_receive_window(", ".max_idle_timeout("] {
+            breaches.extend((!code.contains(line)).then(|| format!("{}: no {line}…)", source.file)));
+        }
+    }
+    report("windows of QUIC connections are set", &breaches);
+    assert_eq!(found, ["src/client/transport.rs", "src/node/trust/tls.rs"]);
+}
+
+/// Case RB-66: no kind of frame, no bundle and no configuration of a peer can name what is run, loaded or fetched, since
+/// nothing in a broker runs, loads or fetches anything.
+#[test]
+fn nothing_in_a_broker_runs_or_loads_what_has_a_name() {
+    let mut breaches = Vec::new();
+    for source in scan::sources().iter().filter(|source| !source.file.starts_with("src/cli/")) {
+        for word in ["Command::new", "process::Command", "libloading", "dlopen", "reqwest", "typetag", "dyn Any"] {
+            let is_there = source.production.contains(word);
+            breaches.extend(is_there.then(|| format!("{}: {word}", source.file)));
+        }
+    }
+    report("brokers run no programs and choose no types by name", &breaches);
+}

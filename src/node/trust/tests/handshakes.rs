@@ -163,6 +163,21 @@ fn sessions_are_never_resumed() {
 }
 
 #[test]
+fn early_data_and_tickets_are_off_in_every_configuration() {
+    // Case RB-63.
+    let fabric = Fabric::new();
+    let trust = fabric.trust("region-a/a1", plain());
+    for server in [native_tcp_server_config(&trust).unwrap(), nats_server_config(&trust).unwrap()] {
+        assert_eq!((server.max_early_data_size, server.send_tls13_tickets), (0, 0));
+        assert!(!server.session_storage.can_cache() && !server.ticketer.enabled());
+        assert!(!server.send_half_rtt_data, "nothing is said before the peer's certificate is known");
+    }
+    let dialler = bridge_client_tls(&trust, NodeId::parse("region-a/a1").unwrap()).unwrap();
+    assert!(!dialler.enable_early_data && !dialler.enable_sni);
+    assert!(format!("{:?}", dialler.resumption).contains("NoClientSessionStorage"), "{:?}", dialler.resumption);
+}
+
+#[test]
 fn the_wrong_protocol_is_refused() {
     let fabric = Fabric::new();
     let trust = fabric.trust("region-a/a1", plain());
