@@ -8,6 +8,7 @@
 
 mod body;
 mod bundle;
+mod delivery;
 mod interest;
 mod link;
 
@@ -16,11 +17,11 @@ use bytes::{BufMut, BytesMut};
 use glocal_core::limits::{CONTROL_BYTES_MAX, CONTROL_BYTES_MAX_BEFORE_HELLO};
 
 pub use body::{
-    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Delivered, Denied, Error, ForgetHandles,
-    Goodbye, Hello, Interest, InterestSync, Memberless, NoMember, NoResponders, Overflowed, Ping, Pong, Probe,
-    ProbeAck, Ready, Routed, Subscribe, Subscribed, Tallied, Tally, TenantAttach, TenantAttached, Unserved,
-    Unsubscribe, Welcome, clip,
+    Ack, AllowedSet, AnnounceBroker, AnnounceSender, BridgeError, BridgeHello, Denied, Error, ForgetHandles, Goodbye,
+    Hello, Interest, InterestSync, NoMember, NoResponders, Ping, Pong, Probe, ProbeAck, Ready, Routed, Subscribe,
+    Subscribed, TenantAttach, TenantAttached, Unsubscribe, Welcome, clip,
 };
+pub use delivery::{Delivered, Memberless, Overflowed, Tallied, Tally, Unserved};
 pub use interest::{
     EdgeCut, InterestChange, InterestNews, InterestPull, InterestSum, Presence, PresenceEnd, PresenceRoot, PresenceSum,
 };

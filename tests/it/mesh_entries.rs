@@ -8,8 +8,9 @@ use glocal_client::Subscription;
 use glocal_core::name::Class;
 use glocal_node::Listening;
 use glocal_wire::control::{
-    AnnounceBroker, AnnounceSender, Control, Delivered, ForgetHandles, Interest, InterestNews, InterestPull,
-    InterestSum, InterestSync, Memberless, NoMember, Overflowed, Ping, Presence, PresenceEnd, Subscribe, Unsubscribe,
+    AnnounceBroker, AnnounceSender, Control, Delivered, EdgeCut, ForgetHandles, Interest, InterestNews, InterestPull,
+    InterestSum, InterestSync, Memberless, NoMember, Overflowed, Ping, Presence, PresenceEnd, PresenceSum, Subscribe,
+    Tallied, Tally, Unserved, Unsubscribe,
 };
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::nats::{NatsLimits, Next, Op, next_op};
@@ -33,6 +34,8 @@ enum Place {
     Told,
     /// On a bridge's control stream: of no tenant, but for sections, which `a_section_crosses_only_edges_it_names` guards.
     Stream,
+    /// First on a tenant's own connection beside a bridge: `mesh_dedicated_hostile.rs` tries it for tenants that are not allowed.
+    Connection,
     /// In a lane, of that lane's tenant: [`lanes`] tries it.
     Lane,
     /// In a lane, inside `Routed`: [`lanes`] tries it, too.
@@ -59,6 +62,8 @@ const FRAMES: &[(u8, Place)] = &[
     (0x13, Place::Stream),
     (0x14, Place::Stream),
     (0x15, Place::Stream),
+    (0x16, Place::Connection),
+    (0x17, Place::Connection),
     (0x18, Place::Lane),
     (0x19, Place::Lane),
     (0x1a, Place::Lane),
@@ -73,19 +78,26 @@ const FRAMES: &[(u8, Place)] = &[
     (0x24, Place::Stream),
     (0x25, Place::Stream),
     (0x26, Place::Stream),
+    (0x27, Place::Stream),
     (0x28, Place::Letter),
     (0x29, Place::Letter),
     (0x2a, Place::Letter),
+    (0x2b, Place::Letter),
+    (0x2c, Place::Letter),
+    (0x2d, Place::Letter),
     (0x30, Place::Stream),
     (0x31, Place::Stream),
     (0x32, Place::Stream),
     (0x33, Place::Stream),
     (0x34, Place::Stream),
     (0x35, Place::Stream),
+    (0x36, Place::Stream),
     (0x38, Place::Lane),
     (0x39, Place::Lane),
     (0x3a, Place::Letter),
     (0x3b, Place::Letter),
+    (0x3c, Place::Lane),
+    (0x3d, Place::Lane),
 ];
 
 /// What policy decides, and the tests that one tenant is refused another's.
@@ -338,6 +350,8 @@ fn lane_frames() -> Vec<Control> {
         ForgetHandles { count: 0 }.into(),
         Presence { origin: 1, incarnation: u64::MAX / 2, seq: 1, present: true }.into(),
         PresenceEnd { told: 1 }.into(),
+        EdgeCut { origin: 1, incarnation: u64::MAX / 2, seq: 1, edge: EDGE.into(), cut: true }.into(),
+        PresenceSum { digest: 1 }.into(),
     ]
 }
 
@@ -348,6 +362,9 @@ fn letters() -> Vec<Control> {
         Delivered { class: 1, incarnation: 1, through: 1, gap: true }.into(),
         Overflowed { class: 1, incarnation: 1, seq: 1 }.into(),
         Memberless { class: 1, incarnation: 1, seq: 1, group: "crew".into() }.into(),
+        Tally { class: 0, incarnation: 1, copies: 1 }.into(),
+        Tallied { class: 0, incarnation: 1, copies: 0, received: 0 }.into(),
+        Unserved { class: 0, incarnation: 1, session: 1, seq: 1, groups: vec!["crew".into()], plain: false }.into(),
         InterestPull { stream: 1, taken: 0, have: sum, end: false }.into(),
         InterestNews { stream: 1, number: 0, start: 1, changes: vec![], complete: Some(sum) }.into(),
     ]

@@ -208,9 +208,7 @@ pub(crate) fn publish(
         reached.pending = reliable::publish(shared, &found.routes, message, chosen, &asked, now, batch);
         remote
     } else {
-        if !message.reply.is_empty() && !is_reliable && !matches!(route.rule, Rule::Grant(_)) {
-            reliable::keep(shared, message, &chosen, (own, reached.targets), now, batch);
-        }
+        keep_request(shared, route, message, &chosen, (own, reached.targets), now, batch);
         let observes: SmallVec<[BrokerIndex; 4]> =
             chosen.iter().filter(|one| one.observes).map(|one| one.target.broker).collect();
         let targets = chosen.into_iter().map(|one| one.target).collect();
@@ -219,6 +217,21 @@ pub(crate) fn publish(
     reached.targets += remote;
     reached.responders |= remote > 0 && responders;
     Ok(reached)
+}
+
+/// Keeps a request for a moment, where nobody acknowledges it. Who asks another tenant is not told whether anybody is there.
+fn keep_request(
+    shared: &Shared,
+    route: &Route,
+    message: &Message<'_>,
+    chosen: &[Chosen<'_>],
+    asked: (&Publisher<'_>, usize),
+    now: Time,
+    batch: &mut Batch,
+) {
+    if !message.reply.is_empty() && !route.class.is_reliable() && !matches!(route.rule, Rule::Grant(_)) {
+        reliable::keep(shared, message, chosen, asked, now, batch);
+    }
 }
 
 /// Asks room of the lanes of sessions here, a second time after what was collected has gone into them.

@@ -81,20 +81,17 @@ impl Lane {
         let fields = frame.ext.fields();
         let tenant = permit.tenant().unwrap_or(tenant);
         let seq = frame.seq.unwrap_or(0);
-        let Some(Source { sender, incarnation, last_seq, delivered, received }) = self.source(incoming, tenant, frame)
-        else {
+        let Some(source) = self.source(incoming, tenant, frame) else {
             counters.dropped(DropReason::BadTarget, 1);
             let origin = fields.origin;
             return if self.has_circled(incoming, tenant, origin, frame.hops) { Ok(()) } else { incoming.refuse() };
         };
+        let Source { sender, incarnation, last_seq, delivered, received } = source;
         let own = match self.class.is_reliable() {
             true => Own::Sequence(turn, bringer),
             // What nobody took elsewhere comes after later ones.
             false if seq < last_seq && !fields.redelivered => {
-                counters.dropped(DropReason::Late, 1);
-                if self.is_for(incoming.shared.own, frame) {
-                    tally::arrived(&received, self.class);
-                }
+                self.drop_late(incoming, tenant, frame, &received);
                 return Ok(());
             }
             false => Own::Turn(turn, &delivered, &received),
@@ -191,6 +188,14 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// Drops a message that a later one of its sender has overtaken; where it was for this broker, it has arrived.
+    fn drop_late(&self, incoming: &Incoming, tenant: &Tenant, frame: &DataFrame<'_>, received: &[Received; 2]) {
+        tenant.counters().class(self.class).dropped(DropReason::Late, 1);
+        if self.is_for(incoming.shared.own, frame) {
+            tally::arrived(received, self.class);
+        }
     }
 
     /// Whether a broker is among the targets of a frame.
