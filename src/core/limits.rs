@@ -88,6 +88,8 @@ pub const BRIDGE_REASSEMBLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes one lane of an edge may queue before its class's rule applies.
 pub const EDGE_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Least that a lane of an edge may be configured to queue, in bytes: a batch of small messages.
+pub const EDGE_LANE_BYTES_MIN: usize = 64 * 1024;
 /// Bytes all lanes of one edge may queue together: memory is bounded whatever the number of tenants.
 pub const EDGE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes one class of a session's egress may queue before its class's rule applies.
@@ -121,8 +123,9 @@ pub const HANDSHAKE_MS_MAX: u64 = 10_000;
 pub const SESSION_PING_MS: u64 = 20_000;
 /// Unanswered probes after which a native session is closed.
 pub const SESSION_PINGS_MAX: u32 = 2;
-/// Filters of one origin and tenant that are taken from it.
-pub const INTEREST_FILTERS_MAX: usize = 10_000_000;
+/// Filters of one origin and tenant that are taken from it: ten full sessions' worth, about 200 MB where they are pulled. An
+/// origin that tells of more is sent everything and matches itself, so that nothing is lost.
+pub const INTEREST_FILTERS_MAX: usize = 1_000_000;
 /// Brokers that may follow the interest of one tenant at one origin: all of the largest fabric.
 pub const INTEREST_PULLERS_MAX: usize = NODES_MAX;
 /// Changes of one tenant's interest that are kept for those who have not been told: whoever lags further gets the list.

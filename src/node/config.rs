@@ -183,6 +183,10 @@ pub struct EdgeConfig {
     pub rate_bits_per_second: Option<u64>,
     /// `metric`: added to the measured cost of the edge.
     pub metric: u32,
+    /// `lane_bytes` and `queue_bytes`: what may wait in one lane, and in all.
+    pub lane_bytes_max: usize,
+    /// See `lane_bytes_max`.
+    pub queue_bytes_max: usize,
     /// `certificates`: this node's certificates for connections of single tenants, at most one for each.
     pub certificates: Vec<TenantCertificate>,
     /// Line of the entry in the file.

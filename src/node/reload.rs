@@ -232,8 +232,8 @@ impl Held {
         let mut kept = Vec::new();
         let mut dialled = Vec::new();
         for edge in &config.edges {
-            let rate =
-                |config: &Config| config.edges.iter().find(|e| e.name == edge.name).map(|e| e.rate_bits_per_second);
+            let shape = |e: &EdgeConfig| (e.rate_bits_per_second, e.lane_bytes_max, e.queue_bytes_max);
+            let known = before.edges.iter().find(|e| e.name == edge.name).map(shape);
             if let Some(link) = find_link(&self.links, edge) {
                 let was_retired = link.edge().is_retired();
                 link.edge().retire(false);
@@ -243,8 +243,8 @@ impl Held {
                     link.edge().set_dedicated(is_dedicated);
                     end_bridge(context, link);
                 }
-                if rate(&before) != Some(edge.rate_bits_per_second) {
-                    start::shape(link, edge.rate_bits_per_second, context.clock);
+                if known != Some(shape(edge)) {
+                    start::shape(link, edge, context.clock);
                 }
                 kept.push(link.edge().key());
                 if was_retired {

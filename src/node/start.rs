@@ -305,6 +305,8 @@ fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) 
         mode: EdgeMode::Shared,
         rate_bits_per_second: None,
         metric: 0,
+        lane_bytes_max: glocal_core::limits::EDGE_LANE_BYTES_MAX,
+        queue_bytes_max: glocal_core::limits::EDGE_BYTES_MAX,
         certificates: Vec::new(),
         line: 0,
     }
@@ -361,13 +363,14 @@ pub(crate) fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Cl
             lanes.sched_mut().set_weight(tenant.key(), tenant.section().weight);
         }
     });
-    shape(&link, edge.rate_bits_per_second, clock);
+    shape(&link, edge, clock);
     Arc::new(link)
 }
 
-/// Shapes an edge to `rate`, in bits per second, or not at all.
-pub(crate) fn shape(link: &Link, rate: Option<u64>, clock: Clock) {
-    link.inbox().with(|lanes| match rate {
+/// Gives an edge its limits, and shapes it to its rate, or not at all.
+pub(crate) fn shape(link: &Link, edge: &EdgeConfig, clock: Clock) {
+    link.inbox().with(|lanes| lanes.sched_mut().set_limits(edge.lane_bytes_max, edge.queue_bytes_max));
+    link.inbox().with(|lanes| match edge.rate_bits_per_second {
         Some(bits) => {
             let bytes = (bits / 8).max(1);
             // A burst of a millisecond: little lies below the scheduler.

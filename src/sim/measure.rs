@@ -13,13 +13,14 @@ use crate::Options;
 
 /// Filters of a tenant that is looked at beside others.
 const OWN_FILTERS: u64 = 1_000;
-/// Most memory of a filter on the broker where it is wanted, and on one that has pulled it, in bytes.
-const ORIGIN_BYTES: u64 = 400;
+/// Most memory of a filter on the broker where it is wanted, its sessions' share included, and on one that has pulled it, in
+/// bytes.
+const ORIGIN_BYTES: u64 = 450;
 const PULLER_BYTES: u64 = 250;
 /// Longest median of a match, in nanoseconds.
 const MATCH_NANOS: u64 = 1_000;
-/// Least subscriptions a second.
-const SUBSCRIBED_PER_SECOND: u64 = 100_000;
+/// Least subscriptions a second of CPU, on a core that shares its memory with a busy one.
+const SUBSCRIBED_PER_SECOND: u64 = 50_000;
 /// How much longer than the first half the second half of the subscriptions may take, in percent: more would grow with
 /// their number.
 const HALF_PERCENT: u64 = 200;

@@ -14,8 +14,9 @@ use glocal_fabric::testing::{Forge, Oddity};
 use crate::support::fabric::{Credential, Fabric};
 use crate::support::node::{GLOBAL, Process, REGION_A, REGION_B, run_command};
 
-/// How long a broker may take to find out that it cannot start.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// How long a broker may take to find out that it cannot start: for a state directory that another one holds it waits two
+/// seconds by itself.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 struct Refused {
     line: String,

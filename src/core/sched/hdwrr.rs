@@ -264,6 +264,12 @@ impl Hdwrr {
         self.config.slice_bytes_max = bytes.min(SLICE_BYTES_DEFAULT).max(self.config.classes.packet_bytes);
     }
 
+    /// Changes what each lane, and all lanes together, may hold. What is queued stays; the rule of a class applies to what comes.
+    pub const fn set_limits(&mut self, lane_bytes_max: usize, held_bytes_max: usize) {
+        self.config.classes.lane_bytes_max = [lane_bytes_max; 4];
+        self.config.held_bytes_max = held_bytes_max;
+    }
+
     /// Changes the packet that quanta are measured in, as the path's datagram size is learned.
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
         self.config.classes.packet_bytes = packet_bytes.clamp(1, SLICE_BYTES_DEFAULT);

@@ -138,6 +138,11 @@ impl Rules<'_> {
             if own.is_some() && node(table, "peer") == own {
                 self.report_in(table, &path, "peer", "is this node itself");
             }
+            if let Some((lane, queue)) = integer(table, "lane_bytes").zip(integer(table, "queue_bytes"))
+                && queue < lane
+            {
+                self.report_in(table, &path, "queue_bytes", format!("must be at least lane_bytes, which is {lane}"));
+            }
             self.certificates(table, &path);
             edges.extend(edge(table));
         }
@@ -309,6 +314,8 @@ fn edge(table: &Table) -> Option<EdgeConfig> {
         mode: if word(table, "mode")? == "dedicated" { EdgeMode::Dedicated } else { EdgeMode::Shared },
         rate_bits_per_second: integer(table, "rate"),
         metric: u32::try_from(integer(table, "metric")?).ok()?,
+        lane_bytes_max: usize::try_from(integer(table, "lane_bytes")?).ok()?,
+        queue_bytes_max: usize::try_from(integer(table, "queue_bytes")?).ok()?,
         certificates: certificates(table)?,
         line: table.line,
     })

@@ -2,7 +2,10 @@
 //!
 //! Checking, the list of known names, and `docs/CONFIG.md` all come from here, so they cannot disagree.
 
-use glocal_core::limits::{CONFIG_RATE_BITS_MAX, CONFIG_RATE_BITS_MIN, LAME_DUCK_MS_MAX, RUNTIME_THREADS_MAX};
+use glocal_core::limits::{
+    CONFIG_RATE_BITS_MAX, CONFIG_RATE_BITS_MIN, EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX, EDGE_LANE_BYTES_MIN,
+    LAME_DUCK_MS_MAX, RUNTIME_THREADS_MAX,
+};
 
 /// The shape of a key's value.
 #[derive(Clone, Copy, Debug)]
@@ -424,6 +427,19 @@ pub(super) const EDGE_KEYS: &[Key] = &[
         Kind::Integer { min: 0, max: u32::MAX as u64 },
         Presence::Default("0"),
         "Added to the measured cost of the edge: routes prefer less.",
+    ),
+    Key::new(
+        "lane_bytes",
+        Kind::Integer { min: EDGE_LANE_BYTES_MIN as u64, max: EDGE_LANE_BYTES_MAX as u64 },
+        Presence::Default("8388608"),
+        "Bytes that may wait for the edge in one lane, which is one class of one tenant; then the rule of the class applies.",
+    ),
+    Key::new(
+        "queue_bytes",
+        Kind::Integer { min: EDGE_LANE_BYTES_MIN as u64, max: EDGE_BYTES_MAX as u64 },
+        Presence::Default("268435456"),
+        "Bytes that may wait for the edge in all lanes together, at least `lane_bytes`; then the tenant furthest above its \
+         share loses first.",
     ),
     Key::new(
         "certificates",

@@ -6,6 +6,8 @@ mod sources;
 
 use std::path::Path;
 
+use glocal_core::limits::{EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX};
+
 use super::*;
 
 /// A file that compiles, to which tests add lines.
@@ -181,6 +183,22 @@ fn what_is_not_yet_supported_is_listed_by_key() {
     assert!(
         refused.starts_with("/etc/glocal/node.toml:4: tenant_namespacing: false is not yet supported"),
         "{refused}"
+    );
+}
+
+#[test]
+fn an_edge_has_limits_of_its_own() {
+    let edge = |more: &str| with(&format!("[[edges]]\nname = \"up\"\npeer = \"g/g\"\n{more}"));
+    let limits = |more: &str| edge(more).map(|l| (l.config.edges[0].lane_bytes_max, l.config.edges[0].queue_bytes_max));
+    assert_eq!(limits("").unwrap(), (EDGE_LANE_BYTES_MAX, EDGE_BYTES_MAX));
+    assert_eq!(limits("lane_bytes = 65536\nqueue_bytes = 65536\n").unwrap(), (65_536, 65_536));
+    assert_eq!(
+        errors(edge("lane_bytes = 131072\nqueue_bytes = 65536\n")),
+        ["node.toml:8: edges[0].queue_bytes: must be at least lane_bytes, which is 131072"]
+    );
+    assert_eq!(
+        errors(edge("lane_bytes = 1\n")),
+        ["node.toml:7: edges[0].lane_bytes: expected an integer from 65536 to 8388608, found the integer 1"]
     );
 }
 

@@ -135,3 +135,17 @@ fn purging_reports_all_and_names_the_lanes_to_reset() {
     while slice_of(&mut hdwrr).is_some() {}
     assert_eq!((hdwrr.entries(), hdwrr.purge(C, &mut drops)), (0, Purged::default()));
 }
+
+#[test]
+fn limits_may_change_while_frames_wait_and_those_stay() {
+    let mut hdwrr = hundred();
+    fill(&mut hdwrr, A, Class::Bulk, 20);
+    hdwrr.set_limits(10_000, 100_000);
+    assert_eq!(hdwrr.held_bytes(), 20_000);
+    assert_eq!(try_push(&mut hdwrr, A, Class::Bulk), (Pushed::DroppedNewest, vec![]));
+    assert_eq!(try_push(&mut hdwrr, B, Class::Bulk), (Pushed::Queued, vec![]));
+    hdwrr.set_limits(100_000, 21_000);
+    assert_eq!(try_push(&mut hdwrr, C, Class::Ctrl), (Pushed::Queued, vec![lost(A, Class::Bulk)]));
+    hdwrr.set_limits(100_000, 100_000);
+    assert_eq!(try_push(&mut hdwrr, A, Class::Bulk), (Pushed::Queued, vec![]));
+}
