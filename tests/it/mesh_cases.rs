@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use glocal_client::{Client, Publish, Subscription};
-use glocal_core::name::Class;
+use glocal_core::name::{Class, NodeId};
 
 use crate::support::fabric::{Fabric, Shape};
 use crate::support::node::{GLOBAL, Local, Mesh, Process, REGION_A, REGION_B};
@@ -37,8 +37,8 @@ tenants = [\"*\"]
 address = \"127.0.0.1:1\"
 ";
 
-/// Lets one edge of `node` dial `address`, also where the plan only lets it accept.
-fn point(fabric: &Fabric, node: &str, edge: &str, address: SocketAddr) {
+/// Gives a key of one edge of `node` a value.
+fn set(fabric: &Fabric, node: &str, edge: &str, key: &str, value: &str) {
     let file = fabric.config(node);
     let text = std::fs::read_to_string(&file).unwrap();
     let (mut lines, mut inside) = (Vec::new(), false);
@@ -47,13 +47,18 @@ fn point(fabric: &Fabric, node: &str, edge: &str, address: SocketAddr) {
             inside = name.trim_matches('"') == edge;
             lines.push(line.to_owned());
             if inside {
-                lines.push(format!("addresses = [\"{address}\"]"));
+                lines.push(format!("{key} = {value}"));
             }
-        } else if !(inside && line.starts_with("addresses")) {
+        } else if !(inside && line.starts_with(&format!("{key} = "))) {
             lines.push(line.to_owned());
         }
     }
     std::fs::write(&file, lines.join("\n") + "\n").unwrap();
+}
+
+/// Lets one edge of `node` dial `address`, also where the plan only lets it accept.
+fn point(fabric: &Fabric, node: &str, edge: &str, address: SocketAddr) {
+    set(fabric, node, edge, "addresses", &format!("[\"{address}\"]"));
 }
 
 /// A UDP port that nobody has now.
@@ -447,4 +452,66 @@ async fn after_stress_every_publisher_delivers_everything_again() {
         assert!(ended.elapsed() < bound, "no round is whole: {found:?}");
     };
     assert!(whole < bound, "{whole:?}");
+}
+
+/// Waits until the first hop of tenantA from one broker to another is `edge`.
+async fn goes_over(from: &Local, to: &str, edge: &str) {
+    let tenant = from.0.context().shared.tenant("tenantA").unwrap();
+    let target = from.0.context().shared.brokers().index(&NodeId::parse(to).unwrap()).unwrap();
+    eventually(&format!("the way to {to} to be {edge}"), || {
+        let routes = Arc::clone(tenant.table().routes());
+        routes.hop(target).filter(|hop| hop.edge.name().as_str() == edge).map(|_| ())
+    })
+    .await;
+}
+
+/// An edge that its end narrows in its own file, while messages flow, is left out by brokers that are no end of it; and used
+/// again when it is widened. No acknowledged message is lost or doubled by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_end_narrows_in_its_own_file_is_left_out_by_brokers_far_away() {
+    let fabric = Fabric::shaped(&Shape { more: TRIANGLE, ..Shape::default() });
+    let global = Local::start(&fabric, GLOBAL).await;
+    let at_a = free_port();
+    point(&fabric, REGION_A, EDGE_A, global.at().bridge);
+    point(&fabric, REGION_B, EDGE_B, global.at().bridge);
+    for edge in ["a-b", "a-b-too"] {
+        point(&fabric, REGION_B, edge, at_a);
+    }
+    // The direct way costs more than the one over region a.
+    set(&fabric, REGION_B, EDGE_B, "metric", "1000");
+    let port = at_a.port().to_string();
+    let define = [("bridge_port", port.as_str())];
+    let (a, b) = tokio::join!(Local::start_with(&fabric, REGION_A, &define), Local::start_with(&fabric, REGION_B, &[]));
+    for (node, edge) in [(&a, EDGE_A), (&b, EDGE_B), (&b, "a-b"), (&b, "a-b-too")] {
+        node.up(edge).await;
+    }
+    let (far, anna) = (fabric.client(global.at(), "alice").await, fabric.client(b.at(), "anna").await);
+    let mut of_anna = anna.subscribe("orders", None).await.unwrap();
+    far.publish("elsewhere", "").await.unwrap();
+    global.knows_filters("tenantA", 1).await;
+    let mut expected = Vec::new();
+    for (tenants, way) in [(None, EDGE_A), (Some("[\"tenantB\"]"), EDGE_B), (Some("[\"*\"]"), EDGE_A)] {
+        if let Some(tenants) = tenants {
+            // Some are on their way while it changes.
+            for number in 0..50 {
+                expected.push(format!("{way} meanwhile {number}"));
+                let publish =
+                    Publish { class: Some(Class::Ctrl), ..Publish::new("orders", expected.last().unwrap().clone()) };
+                far.publish_with(publish).await.unwrap();
+            }
+            ["a-b", "a-b-too"].into_iter().for_each(|edge| set(&fabric, REGION_B, edge, "tenants", tenants));
+            let context = b.0.context();
+            let report = context.reloader.reload(context).await;
+            assert!(report.is_whole(), "{report:?}");
+        }
+        goes_over(&global, REGION_B, way).await;
+        for number in 0..50 {
+            expected.push(format!("{way} {number}"));
+            let publish =
+                Publish { class: Some(Class::Ctrl), ..Publish::new("orders", expected.last().unwrap().clone()) };
+            far.publish_with(publish).await.unwrap();
+        }
+    }
+    assert_eq!(texts(&mut of_anna, expected.len()).await, expected);
+    assert_eq!(arrived(&mut of_anna), [""; 0], "once");
 }
