@@ -80,7 +80,8 @@ pub(crate) fn pass_on(
     now: Time,
 ) -> bool {
     if routed.hops >= HOPS_MAX {
-        tenant.counters().class(class).dropped(DropReason::HopLimit, 1);
+        let reason = if class == Class::Ctrl { DropReason::HopLimit } else { DropReason::Unsaid };
+        tenant.counters().class(class).dropped(reason, 1);
         return false;
     }
     let make = || Some(Routed { target: ends.0.0, origin: ends.1.0, hops: routed.hops + 1, ..routed });
@@ -96,7 +97,9 @@ fn queue(
     make: impl FnOnce() -> Option<Routed>,
     now: Time,
 ) -> bool {
+    // In the lane of another class it is no message of that class that is lost.
     let lost = |reason| {
+        let reason = if class == Class::Ctrl { reason } else { DropReason::Unsaid };
         tenant.counters().class(class).dropped(reason, 1);
         false
     };

@@ -3,6 +3,7 @@
 //! Copies are counted under the lock of the lane they go into ([`note`]), and the question is put into the same lane under
 //! the same lock ([`tick`]), so that it is behind all that it asks about. It may be lost like any frame, and is asked again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use glocal_core::count::Drop as DropReason;
@@ -22,7 +23,7 @@ pub(crate) const CLASSES: [Class; 2] = [Class::Live, Class::Tele];
 
 /// The tenants of which copies are on their way.
 #[derive(Debug, Default)]
-pub struct Open(Mutex<Vec<TenantKey>>);
+pub struct Open(Mutex<BTreeSet<TenantKey>>);
 
 /// Notes frames that go into a lane, whether or not there is room. The first broker of their handles is their origin; the
 /// others are targets.
@@ -30,7 +31,7 @@ pub(crate) fn note(shared: &Shared, tenant: &Tenant, class: Class, handles: &Han
     let Some(((origin, _), targets)) = handles.brokers.split_first() else { return };
     let is_own = *origin == shared.own && !class.is_reliable();
     if is_own && tenant.tallies().send(class, targets.iter().map(|(target, _)| *target), u64::from(frames)) {
-        shared.open_tallies().0.lock().push(tenant.key());
+        shared.open_tallies().0.lock().insert(tenant.key());
     }
 }
 
