@@ -165,8 +165,9 @@ pub const REQUESTS_KEPT_MS: u64 = 2_000;
 /// How long a broker waits before it asks another one again what has arrived of `live` and `tele`, in milliseconds: a small
 /// frame for each tenant, class and target that something was sent to.
 pub const TALLY_MS: u64 = 5_000;
-/// The same while something is missing, in milliseconds: longer than what took another way may be late.
-pub const TALLY_AGAIN_MS: u64 = 1_000;
+/// The same while something is missing, in milliseconds: longer than what took another way may be late, also where brokers
+/// on it get little of a busy machine.
+pub const TALLY_AGAIN_MS: u64 = 4_000;
 /// How long a broker that does not say what has arrived is waited for, in milliseconds; then nothing has.
 pub const TALLY_GIVE_UP_MS: u64 = 30_000;
 /// How long the first publish of a tenant on a broker waits for the interest of others, in milliseconds: for one question
