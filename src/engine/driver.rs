@@ -31,6 +31,7 @@ use crate::link_state::Outbox;
 use crate::reliable;
 use crate::routed::{self, Letter};
 use crate::shared::Shared;
+use crate::tally;
 
 mod change;
 
@@ -203,6 +204,7 @@ impl Driver {
         self.control.topology_mut().tick(now);
         self.sweep(now);
         self.shared.delivered.sweep();
+        tally::tick(&self.shared, now);
     }
 
     /// Forgets reply routes that have expired.

@@ -35,8 +35,8 @@ pub(crate) fn note(shared: &Shared, tenant: &Tenant, class: Class, handles: &Han
     }
 }
 
-/// Asks what is due, and gives up those who say nothing.
-pub fn tick(shared: &Shared, now: Time) {
+/// Asks what is due, and gives up those who say nothing; to be called about once a second.
+pub(crate) fn tick(shared: &Shared, now: Time) {
     let open = std::mem::take(&mut *shared.open_tallies().0.lock());
     let tenants = shared.tenants();
     let mut still = Vec::new();

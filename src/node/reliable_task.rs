@@ -1,11 +1,11 @@
-//! The task that looks after acknowledged delivery, and after what became of what is not acknowledged.
+//! The task that looks after acknowledged delivery.
 
 use std::time::Duration;
 
 use glocal_core::limits::RELIABLE_TICK_MS;
 use glocal_engine::batch::Batch;
 use glocal_engine::driver::Command;
-use glocal_engine::{reliable, tally};
+use glocal_engine::reliable;
 use tokio::time::MissedTickBehavior;
 
 use crate::context::Context;
@@ -23,7 +23,6 @@ pub(crate) async fn run(context: Context) {
         let now = context.clock.now();
         reliable::tick(&context.shared, now, &mut batch);
         batch.flush(&context.shared, now);
-        tally::tick(&context.shared, now);
         let ended = batch.finished.drain(..);
         let commands: Vec<_> = ended.map(|(session, sid)| Command::Unsubscribe { session, sid, max: None }).collect();
         if !commands.is_empty() {

@@ -16,7 +16,6 @@ use glocal_engine::lane_reader::{Arrivals, Carries, Incoming};
 use glocal_engine::machine::Machine as _;
 use glocal_engine::reliable;
 use glocal_engine::session::take_replies;
-use glocal_engine::tally;
 
 use crate::bridge::{Bridge, Stage};
 use crate::broker::{Broker, Todo, node_principal};
@@ -401,7 +400,6 @@ impl World {
         let mut batch = Batch::default();
         reliable::tick(&broker.shared, self.now, &mut batch);
         batch.flush(&broker.shared, self.now);
-        tally::tick(&broker.shared, self.now);
         broker.end(&mut batch);
     }
 
