@@ -42,7 +42,7 @@ pub(crate) use publish::{Asked, Chosen, Full, publish, take_room};
 pub(crate) use request::{keep, unserved};
 
 /// A message as it is kept: of a session here until its targets have it, or of another broker until its turn.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     sender: Arc<Sender>,
     incarnation: u64,
@@ -72,6 +72,14 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
+    /// Of a message that `here` sessions on this broker have, and that goes to `chosen`.
+    fn new(port: &Arc<SessionPort>, number: Option<u64>, chosen: &[Chosen<'_>], here: usize) -> Self {
+        let answering = chosen.iter().filter(|one| !one.observes);
+        let ways: usize = answering.map(|one| usize::from(one.plain) + one.target.groups.len()).sum();
+        let left = Arc::new(AtomicUsize::new(here + ways));
+        Self { port: Arc::clone(port), number: number.unwrap_or(0), left }
+    }
+
     /// `lost` of those who might have answered do not; whether they were the last.
     fn lose(&self, lost: usize) -> bool {
         let less = |left: usize| (left > 0).then(|| left.saturating_sub(lost));
@@ -99,31 +107,14 @@ impl Parcel {
 
     /// The same message, sent to somebody else.
     fn again(&self, tried: BrokerIndex) -> Self {
-        let mut brokers = self.tried.clone();
-        brokers.push(tried);
-        Self {
-            sender: Arc::clone(&self.sender),
-            tail: self.tail.clone(),
-            redelivered: true,
-            groups: Groups::new(),
-            tried: brokers,
-            asker: self.asker.clone(),
-            ..*self
-        }
+        let mut again = Self { redelivered: true, groups: Groups::new(), ..self.clone() };
+        again.tried.push(tried);
+        again
     }
 
     /// The same message, of another life of this broker: its target may have had it in the life before.
     fn in_life(&self, incarnation: u64) -> Self {
-        Self {
-            sender: Arc::clone(&self.sender),
-            incarnation,
-            tail: self.tail.clone(),
-            redelivered: true,
-            groups: self.groups.clone(),
-            tried: self.tried.clone(),
-            asker: self.asker.clone(),
-            ..*self
-        }
+        Self { incarnation, redelivered: true, ..self.clone() }
     }
 
     /// The message under a number; `None` never, since its name was parsed before.
@@ -189,18 +180,25 @@ impl Flow {
     }
 }
 
-/// One tenant's flows.
+/// One tenant's flows, and its requests.
 #[derive(Debug)]
 pub(crate) struct Flows {
     ctrl: Arc<Flow>,
     bulk: Arc<Flow>,
     /// The lives of brokers, as their interest told them.
     lives: Mutex<HashMap<BrokerIndex, u64>>,
+    /// The latest requests in the classes that nobody acknowledges.
+    requests: Mutex<request::Latest>,
 }
 
 impl Flows {
     fn new() -> Arc<Self> {
-        Arc::new(Self { ctrl: Flow::new(Class::Ctrl), bulk: Flow::new(Class::Bulk), lives: Mutex::default() })
+        Arc::new(Self {
+            ctrl: Flow::new(Class::Ctrl),
+            bulk: Flow::new(Class::Bulk),
+            lives: Mutex::default(),
+            requests: Mutex::default(),
+        })
     }
 
     /// The flow of a reliable class.
@@ -224,8 +222,6 @@ pub struct Reliable {
     signed: RwLock<HashMap<BrokerIndex, u64>>,
     budget: Budget,
     bringers: AtomicU64,
-    /// Requests in the classes that nobody acknowledges.
-    requests: request::Requests,
 }
 
 impl Default for Reliable {
@@ -235,7 +231,6 @@ impl Default for Reliable {
             signed: RwLock::default(),
             budget: Budget::new(RELIABLE_NODE_BYTES_MAX),
             bringers: AtomicU64::new(TICK.0 + 1),
-            requests: request::Requests::default(),
         }
     }
 }

@@ -28,9 +28,9 @@ pub fn tick(shared: &Shared, now: Time, batch: &mut Batch) {
         let tenants = shared.reliable().tenants.read();
         tenants.iter().map(|(key, flows)| (*key, Arc::clone(flows))).collect()
     };
-    shared.reliable().requests.sweep(now);
     let tenants = shared.tenants();
     for (key, flows) in flows {
+        flows.requests.lock().sweep(now);
         let Some(tenant) = tenants.by_key(key) else { continue };
         for flow in flows.both() {
             send_due(shared, tenant, flow, &flows, now, batch);
@@ -53,7 +53,7 @@ fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flo
     let due = outgoing.due(now, &shared.reliable().budget, |broker| way(shared, &routes, tenant.key(), broker));
     drop(outgoing);
     for sending in &due.sendings {
-        send(shared, tenant, flow, &routes, sending, batch);
+        send(shared, tenant, flow.class, &routes, sending, batch);
     }
     let given_up = !due.orphans.is_empty();
     for (broker, orphan) in due.orphans {
@@ -261,7 +261,7 @@ fn adopt(
                     flow.outgoing.lock().accept(Arc::clone(&parcel), bytes, &[wanted], receipt, budget, now);
                 if let Some(step) = steps.first().copied().flatten() {
                     let sending = Sending { seq, target: other, groups, step, message: Arc::clone(&parcel) };
-                    send(shared, tenant, flow, &routes, &sending, batch);
+                    send(shared, tenant, flow.class, &routes, &sending, batch);
                 }
             }
             None => {
@@ -278,15 +278,15 @@ fn adopt(
 }
 
 /// Sends one copy to one broker.
-fn send(
+pub(super) fn send(
     shared: &Shared,
     tenant: &Arc<Tenant>,
-    flow: &Flow,
+    class: Class,
     routes: &Routes,
     sending: &Sending<Arc<Parcel>>,
     batch: &mut Batch,
 ) {
-    let Some(message) = sending.message.message(tenant, flow.class, sending.seq) else { return };
+    let Some(message) = sending.message.message(tenant, class, sending.seq) else { return };
     batch.begin();
     let groups = sending.groups.iter().collect();
     let target = TargetGroups { groups, step: sending.step, ..TargetGroups::plain(sending.target) };

@@ -1,7 +1,6 @@
 //! Publishing in a reliable class: room first, then copies.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use glocal_core::limits::QUEUED_FRAME_OVERHEAD_BYTES;
 use glocal_core::reliable::outgoing::{Receipt, Wanted};
@@ -86,14 +85,10 @@ pub(crate) fn publish(
     let flows = shared.reliable().flows(message.tenant.key());
     let flow = Arc::clone(flows.of(message.destination.class()));
     let bytes = cost(message);
-    let port = || Arc::clone(asked.port);
-    let waiting = asked.number.map(|number| Waiting { port: port(), number, told: asked.told });
-    let number = asked.number.unwrap_or(0);
+    let waiting = asked.number.map(|number| Waiting { port: Arc::clone(asked.port), number, told: asked.told });
     // Whether another tenant has anybody who could answer is not the sender's to know.
     let asks = !message.reply.is_empty() && asked.told.is_none();
-    let ways = chosen.iter().filter(|one| !one.observes).map(|one| usize::from(one.plain) + one.target.groups.len());
-    let left = asked.here + ways.sum::<usize>();
-    let asker = asks.then(|| Asker { port: port(), number, left: Arc::new(AtomicUsize::new(left)) });
+    let asker = asks.then(|| Asker::new(asked.port, asked.number, &chosen, asked.here));
     let parcel = Arc::new(Parcel { asker, ..Parcel::of(message, batch) });
     let (wanted, mut chosen) = wanted(shared, routes, message, chosen, &flow, &flows, bytes);
     let budget = &shared.reliable().budget;

@@ -7,24 +7,22 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use glocal_core::limits::{REQUESTS_BYTES_MAX, REQUESTS_KEPT_MAX, REQUESTS_KEPT_MS, UNSERVED_GROUPS_MAX};
 use glocal_core::name::{Class, QueueGroup};
-use glocal_core::reliable::outgoing::Groups;
+use glocal_core::reliable::outgoing::{Groups, Sending};
 use glocal_core::routes::BrokerIndex;
-use glocal_core::tenant::{Tenant, TenantKey};
+use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::control::Unserved;
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::again::{Instead, choose_again, no_responders};
+use super::again::{Instead, choose_again, no_responders, send};
 use super::publish::cost;
 use super::{Asker, Chosen, Parcel};
 use crate::batch::{Batch, Message, TargetGroups};
-use crate::client::route::{Publisher, relay_to};
+use crate::client::route::Publisher;
 use crate::routed;
 use crate::shared::Shared;
 
@@ -50,6 +48,15 @@ pub(super) struct Latest {
 }
 
 impl Latest {
+    /// Forgets what is too old; to be called now and then.
+    pub(super) fn sweep(&mut self, now: Time) {
+        self.shrink(REQUESTS_KEPT_MAX, REQUESTS_BYTES_MAX, now);
+        if self.order.is_empty() {
+            // With the room that a burst of them has taken.
+            *self = Self::default();
+        }
+    }
+
     /// Lets go of the oldest, down to `max` requests and `bytes_max` bytes, and of what is too old.
     fn shrink(&mut self, max: usize, bytes_max: usize, now: Time) {
         while let Some((since, key)) = self.order.front().copied() {
@@ -60,20 +67,6 @@ impl Latest {
             self.order.pop_front();
             self.bytes -= self.kept.remove(&key).map_or(0, |kept| kept.bytes);
         }
-    }
-}
-
-/// The latest requests of all tenants.
-#[derive(Debug, Default)]
-pub(crate) struct Requests(pub(super) Mutex<HashMap<TenantKey, Latest>>);
-
-impl Requests {
-    /// Forgets what is too old; to be called now and then.
-    pub(super) fn sweep(&self, now: Time) {
-        self.0.lock().retain(|_, latest| {
-            latest.shrink(REQUESTS_KEPT_MAX, REQUESTS_BYTES_MAX, now);
-            !latest.order.is_empty()
-        });
     }
 }
 
@@ -93,14 +86,12 @@ pub(crate) fn keep(
     if targets.is_empty() {
         return;
     }
-    let ways: usize = targets.iter().map(|(_, plain, groups)| usize::from(*plain) + groups.len()).sum();
-    let left = Arc::new(AtomicUsize::new(here + ways));
-    let asker = Asker { port: Arc::clone(own.port), number: own.number.unwrap_or(0), left };
+    let asker = Asker::new(own.port, own.number, chosen, here);
     let parcel = Arc::new(Parcel { asker: Some(asker), ..Parcel::of(message, batch) });
     let key = (message.destination.class().code(), message.sender.info().session, message.seq);
     let bytes = cost(message);
-    let mut requests = shared.reliable().requests.0.lock();
-    let latest = requests.entry(message.tenant.key()).or_default();
+    let flows = shared.reliable().flows(message.tenant.key());
+    let mut latest = flows.requests.lock();
     latest.shrink(REQUESTS_KEPT_MAX - 1, REQUESTS_BYTES_MAX.saturating_sub(bytes), now);
     latest.bytes += bytes;
     latest.order.push_back((now, key));
@@ -131,10 +122,9 @@ pub(super) fn on_unserved(
     batch: &mut Batch,
 ) -> bool {
     let Some(class) = Class::from_code(body.class) else { return false };
-    let mut requests = shared.reliable().requests.0.lock();
-    let key = (body.class, body.session, body.seq);
-    let kept = requests.get_mut(&tenant.key()).and_then(|latest| latest.kept.get_mut(&key));
-    let Some((kept, at)) = kept.and_then(|kept| {
+    let Some(flows) = shared.reliable().known(tenant.key()) else { return false };
+    let mut latest = flows.requests.lock();
+    let Some((kept, at)) = latest.kept.get_mut(&(body.class, body.session, body.seq)).and_then(|kept| {
         let at = kept.targets.iter().position(|(broker, ..)| *broker == from)?;
         Some((kept, at))
     }) else {
@@ -156,15 +146,12 @@ pub(super) fn on_unserved(
         kept.parcel = Arc::clone(&parcel);
         kept.targets.extend(instead.iter().map(|(other, group)| (*other, false, Groups::from_iter([group.clone()]))));
     }
-    drop(requests);
+    drop(latest);
     let routes = Arc::clone(tenant.table().routes());
-    if let Some(message) = parcel.message(tenant, class, body.seq) {
-        for (other, group) in &instead {
-            batch.begin();
-            let groups = SmallVec::from_slice(&[group]);
-            let target = TargetGroups { groups, ..TargetGroups::plain(*other) };
-            relay_to(shared, &routes, SmallVec::from_iter([target]), &message, batch, |_| false);
-        }
+    for (target, group) in instead {
+        let (groups, step) = (Groups::from_iter([group]), TargetGroups::plain(target).step);
+        let sending = Sending { seq: body.seq, target, groups, step, message: Arc::clone(&parcel) };
+        send(shared, tenant, class, &routes, &sending, batch);
     }
     if parcel.asker.as_ref().is_some_and(|asker| asker.lose(lost)) {
         no_responders(tenant, class, &parcel, batch);

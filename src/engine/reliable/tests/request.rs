@@ -19,8 +19,8 @@ impl Line {
 
     /// Requests kept in region-a, and their bytes.
     fn kept(&self) -> (usize, usize) {
-        let requests = self.nodes[A].shared.reliable().requests.0.lock();
-        requests.values().fold((0, 0), |(n, bytes), latest| {
+        let flows = self.nodes[A].shared.reliable().tenants.read();
+        flows.values().map(|flows| flows.requests.lock()).fold((0, 0), |(n, bytes), latest| {
             assert_eq!(latest.kept.len(), latest.order.len());
             (n + latest.kept.len(), bytes + latest.bytes)
         })
