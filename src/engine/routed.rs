@@ -80,12 +80,17 @@ pub(crate) fn pass_on(
     now: Time,
 ) -> bool {
     if routed.hops >= HOPS_MAX {
-        let reason = if class == Class::Ctrl { DropReason::HopLimit } else { DropReason::Unsaid };
-        tenant.counters().class(class).dropped(reason, 1);
-        return false;
+        return lose(tenant, class, DropReason::HopLimit);
     }
     let make = || Some(Routed { target: ends.0.0, origin: ends.1.0, hops: routed.hops + 1, ..routed });
     queue(shared, tenant, class, ends, make, now)
+}
+
+/// Counts a frame that goes no further; in the lane of another class it is no message of that class that is lost. `false`.
+fn lose(tenant: &Tenant, class: Class, reason: DropReason) -> bool {
+    let reason = if class == Class::Ctrl { reason } else { DropReason::Unsaid };
+    tenant.counters().class(class).dropped(reason, 1);
+    false
 }
 
 /// Puts a frame into the lane towards its target. Whether there was room; the loss is counted.
@@ -97,12 +102,7 @@ fn queue(
     make: impl FnOnce() -> Option<Routed>,
     now: Time,
 ) -> bool {
-    // In the lane of another class it is no message of that class that is lost.
-    let lost = |reason| {
-        let reason = if class == Class::Ctrl { reason } else { DropReason::Unsaid };
-        tenant.counters().class(class).dropped(reason, 1);
-        false
-    };
+    let lost = |reason| lose(tenant, class, reason);
     let routes = Arc::clone(tenant.table().routes());
     let Some(hop) = routes.hop(target) else { return lost(DropReason::NoRoute) };
     let Some(link) = shared.link(hop.edge.key()) else { return lost(DropReason::NoRoute) };
@@ -117,7 +117,12 @@ fn queue(
         let Some(routed) = make() else { return Pushed::DroppedNewest };
         let mut frame = BytesMut::new();
         append(&mut frame, &routed.into());
-        lanes.push(tenant.key(), class, QueuedFrame::new(frame.freeze()).pinned(), &handles, &brokers, now)
+        let frame = QueuedFrame::new(frame.freeze()).pinned();
+        let pushed = lanes.push(tenant.key(), class, frame, &handles, &brokers, now);
+        if let Pushed::DroppedOldest { frames, .. } = pushed {
+            lanes.note_lost(tenant.key(), class, DropReason::LaneFull, frames);
+        }
+        pushed
     });
     match pushed {
         Some(Pushed::DroppedNewest) | None => lost(DropReason::Unsaid),

@@ -106,6 +106,36 @@ fn whoever_never_answers_has_got_nothing() {
 }
 
 #[test]
+fn what_a_question_displaces_is_counted_for_the_tenant_and_the_edge() {
+    let mut line = Line::new();
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
+    line.say(B, &mut far, subscribe(1, "x.>"));
+    let lost = |line: &Line| {
+        let lane_full = DropReason::LaneFull;
+        let of_edge = line.nodes[A].link(0).inbox().with(|lanes| {
+            let reasons =
+                lanes.lost().filter(|(_, class, reason, _)| (*class, *reason) == (Class::Live, lane_full.code()));
+            reasons.map(|(.., frames)| frames).sum::<u64>()
+        });
+        (line.drops(A, Class::Live, lane_full), of_edge)
+    };
+    let mut number = 0;
+    while lost(&line).0 == 0 {
+        line.publish(&mut alice, Class::Live, number, b"");
+        number += 1;
+    }
+    let before = lost(&line);
+    assert_eq!(before.0, before.1);
+    for _ in 0..4 {
+        line.now = line.now.plus_millis(TALLY_MS);
+        crate::tally::tick(&line.nodes[A].shared, line.now);
+    }
+    let after = lost(&line);
+    assert!(after.0 > before.0, "a question found no room");
+    assert_eq!(after.0, after.1);
+}
+
+#[test]
 fn answers_to_what_was_never_asked_are_counted_and_change_nothing() {
     let line = Line::losing(0, 2);
     let bad = |line: &Line| line.drops(A, Class::Live, DropReason::BadTarget);
