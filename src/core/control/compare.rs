@@ -2,6 +2,8 @@
 //! in the tenant's own lane, and where that differs the whole list. Floods leave nothing out and bridges begin with whole
 //! lists, so this finds what should not be there; it is the last resort against drift.
 
+use std::collections::BTreeMap;
+
 use super::Control;
 use crate::edge::EdgeKey;
 use crate::interest::presence::{Presence, Record};
@@ -15,18 +17,24 @@ impl Control {
     /// What is known of who is present, over all tenants that an edge carries.
     #[must_use]
     pub fn presence_root(&self, edge: EdgeKey) -> u64 {
-        let of = |tenant: TenantKey| {
-            let id = self.tenants.by_key(tenant)?.id();
-            Some(self.presence_sum(tenant)).filter(|sum| *sum != 0).map(|sum| hash(id.as_str(), &[sum]))
-        };
+        self.presence_root_of(edge, |tenant| self.presence_share(tenant))
+    }
+
+    fn presence_root_of(&self, edge: EdgeKey, share: impl FnMut(TenantKey) -> u64) -> u64 {
         let tenants = self.edges.get(&edge).map(|state| state.edge.effective());
-        tenants.iter().flat_map(|set| set.iter()).filter_map(of).fold(0, u64::wrapping_add)
+        tenants.iter().flat_map(|set| set.iter()).map(share).fold(0, u64::wrapping_add)
+    }
+
+    /// What one tenant adds to the number of every edge that carries it; zero of one of whom nothing is known.
+    fn presence_share(&self, tenant: TenantKey) -> u64 {
+        let known = self.tenants.by_key(tenant).map(|known| (known.id(), self.presence_sum(tenant)));
+        known.filter(|(_, sum)| *sum != 0).map_or(0, |(id, sum)| hash(id.as_str(), &[sum]))
     }
 
     /// What is known of one tenant: who has subscribers, and which edges are cut.
     fn presence_sum(&self, tenant: TenantKey) -> u64 {
         let Some(state) = self.states.get(&tenant) else { return 0 };
-        let own = Presence { incarnation: self.incarnation, seq: state.seq, present: state.holders > 0 };
+        let own = state.own_presence(self.incarnation);
         let name = |broker: BrokerIndex| self.brokers.name(broker).map(ToString::to_string).unwrap_or_default();
         let numbers = |said: &Presence| [said.incarnation, said.seq, u64::from(said.present)];
         let present = state.view.iter().chain(std::iter::once((self.own, own)));
@@ -47,8 +55,10 @@ impl Control {
         }
         self.compared = self.now;
         let up: Vec<EdgeKey> = self.edges.iter().filter(|(_, state)| state.up).map(|(key, _)| *key).collect();
+        let mut shares = BTreeMap::new();
         for edge in up {
-            let root = self.presence_root(edge);
+            let share = |tenant| *shares.entry(tenant).or_insert_with(|| self.presence_share(tenant));
+            let root = self.presence_root_of(edge, share);
             self.topology.say(edge, NeighbourWord::Presence { root });
         }
     }

@@ -55,6 +55,13 @@ pub(super) struct TenantState {
     following: Option<Following>,
 }
 
+impl TenantState {
+    /// What this broker says of itself; with number zero it has said nothing yet.
+    pub(super) const fn own_presence(&self, incarnation: u64) -> Presence {
+        Presence { incarnation, seq: self.seq, present: self.holders > 0 }
+    }
+}
+
 /// The interest of others, while there is a publisher here.
 #[derive(Debug)]
 struct Following {
@@ -107,7 +114,7 @@ impl Control {
         }
         if flips {
             state.seq += 1;
-            let presence = Presence { incarnation: self.incarnation, seq: state.seq, present: state.holders > 0 };
+            let presence = state.own_presence(self.incarnation);
             self.flood(tenant, self.own, presence.incarnation, &presence.record(), None);
         }
     }

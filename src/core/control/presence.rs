@@ -43,10 +43,8 @@ impl Control {
     /// peer waits for it.
     pub(super) fn send_lists(&mut self, edge: EdgeKey, tenant: TenantKey, awaited: bool) -> bool {
         let state = self.states.get(&tenant);
-        let own = state.filter(|state| state.seq > 0).map(|state| {
-            let (incarnation, seq, present) = (self.incarnation, state.seq, state.holders > 0);
-            (self.own, Presence { incarnation, seq, present })
-        });
+        let own = state.map(|state| (self.own, state.own_presence(self.incarnation)));
+        let own = own.filter(|(_, said)| said.seq > 0);
         let present = state.into_iter().flat_map(|state| state.view.iter()).chain(own);
         let present = present.map(|(origin, presence)| (origin, presence.incarnation, presence.record()));
         let cuts = state.into_iter().flat_map(|state| state.cuts.iter());
