@@ -3,7 +3,7 @@
 //! A broker that dies, and a bridge that falls silent, take with them what they held, and the counters of a dead broker
 //! with it. So the broker at which messages entered counts the copies that it put into its lanes for each other broker,
 //! and from time to time asks there, behind them in the same lanes, how many have arrived. What is missing in two answers
-//! in a row is lost, and counted once, wherever it was lost. [`Sent`] is the side that asks, [`Received`] the other one.
+//! in a row is lost, and counted once, wherever it was lost. [`Sent`] is the side that asks, [`Counts`] the other one.
 //!
 //! Never touches a message, never slows one: a copy costs one addition at either end.
 
@@ -19,6 +19,9 @@ use crate::limits::{TALLY_AGAIN_MS, TALLY_GIVE_UP_MS, TALLY_MS};
 use crate::name::Class;
 use crate::routes::BrokerIndex;
 use crate::time::Time;
+
+/// The classes whose copies nobody acknowledges.
+pub const CLASSES: [Class; 2] = [Class::Live, Class::Tele];
 
 /// Copies for one other broker.
 #[derive(Debug, Default)]
@@ -48,7 +51,12 @@ impl Sent {
     /// Whether every copy is known to have arrived or to be lost.
     #[must_use]
     pub const fn is_settled(&self) -> bool {
-        self.copies <= self.arrived + self.lost
+        self.open() == 0
+    }
+
+    /// Copies that are neither known to have arrived nor lost.
+    const fn open(&self) -> u64 {
+        self.copies.saturating_sub(self.arrived.saturating_add(self.lost))
     }
 
     /// Copies in all, those known to have arrived, and those lost.
@@ -99,43 +107,31 @@ impl Sent {
         if self.waiting.is_none_or(|since| now < since.plus_millis(TALLY_GIVE_UP_MS)) {
             return 0;
         }
-        let lost = self.copies.saturating_sub(self.arrived.saturating_add(self.lost));
+        let lost = self.open();
         self.lost += lost;
         (self.missing, self.waiting) = (0, None);
         lost
     }
 }
 
-/// Copies of one class from one life of one other broker.
-#[derive(Debug, Default)]
-pub struct Received(Counter);
+/// Copies that have arrived of one life of a broker, in the order of [`CLASSES`].
+pub type Received = [Counter; CLASSES.len()];
 
-impl Received {
-    /// Notes one copy that has arrived.
-    pub fn add(&self) {
-        self.0.add(1);
-    }
-}
-
-/// What has arrived of one life of a broker, by class.
-pub type Counts = Arc<[Received; 2]>;
+/// The same, shared by those who count.
+pub type Counts = Arc<Received>;
 
 /// The tallies of one tenant on one node.
 #[derive(Debug, Default)]
 pub struct Tallies {
-    sent: [Mutex<BTreeMap<BrokerIndex, Sent>>; 2],
+    sent: [Mutex<BTreeMap<BrokerIndex, Sent>>; CLASSES.len()],
     /// With the life that it is of.
     received: Mutex<HashMap<BrokerIndex, (u64, Counts)>>,
     active: AtomicBool,
 }
 
-/// The place of a class; `None` of one whose messages are acknowledged.
-const fn place(class: Class) -> Option<usize> {
-    match class {
-        Class::Live => Some(0),
-        Class::Tele => Some(1),
-        Class::Ctrl | Class::Bulk => None,
-    }
+/// The place of a class among [`CLASSES`]; `None` of one whose messages are acknowledged.
+fn place(class: Class) -> Option<usize> {
+    CLASSES.iter().position(|known| *known == class)
 }
 
 impl Tallies {
@@ -163,18 +159,14 @@ impl Tallies {
         rests
     }
 
-    /// This broker begins another life, of which others count anew. How many copies of the two classes of the life before are
-    /// not known to have arrived.
+    /// This broker begins another life, of which others count anew. How many copies of the life before are not known to
+    /// have arrived, in the order of [`CLASSES`].
     #[must_use]
-    pub fn begin_life(&self) -> [u64; 2] {
+    pub fn begin_life(&self) -> [u64; CLASSES.len()] {
         let open = |sent: &Mutex<BTreeMap<BrokerIndex, Sent>>| {
-            std::mem::take(&mut *sent.lock())
-                .values()
-                .map(|sent| sent.copies.saturating_sub(sent.arrived + sent.lost))
-                .sum()
+            std::mem::take(&mut *sent.lock()).values().map(Sent::open).sum()
         };
-        let [live, tele] = &self.sent;
-        [open(live), open(tele)]
+        self.sent.each_ref().map(open)
     }
 
     /// Whether every copy is known to have arrived or to be lost.
@@ -199,14 +191,14 @@ impl Tallies {
     pub fn received(&self, class: Class, origin: BrokerIndex, life: u64) -> u64 {
         let received = self.received.lock();
         let counts = received.get(&origin).filter(|(known, _)| *known == life);
-        counts.zip(place(class)).and_then(|((_, counts), place)| counts.get(place)).map_or(0, |count| count.0.value())
+        counts.zip(place(class)).and_then(|((_, counts), place)| counts.get(place)).map_or(0, Counter::value)
     }
 }
 
 /// Notes one copy of a class that is not acknowledged.
-pub fn arrived(counts: &[Received; 2], class: Class) {
+pub fn arrived(counts: &Received, class: Class) {
     if let Some(count) = place(class).and_then(|place| counts.get(place)) {
-        count.add();
+        count.add(1);
     }
 }
 

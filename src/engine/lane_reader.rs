@@ -171,6 +171,21 @@ pub struct Arrivals {
     pub probes: Vec<u64>,
 }
 
+impl Arrivals {
+    /// Hands on what a broker has said, in its life.
+    fn record(&mut self, on: &Incoming, tenant: &Tenant, (origin, incarnation): (BrokerIndex, u64), record: Record) {
+        let (edge, tenant) = (on.edge.key(), tenant.key());
+        self.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
+    }
+
+    /// Hands on what the peer says of itself, for which no life is needed.
+    fn record_of_peer(&mut self, on: &Incoming, tenant: &Tenant, record: Record) {
+        if let Some(peer) = on.shared.brokers().index(on.edge.peer()) {
+            self.record(on, tenant, (peer, 0), record);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct RemoteSender {
     sender: Option<(Arc<Sender>, Arc<Delivered>, Counts)>,
@@ -394,8 +409,7 @@ impl Lane {
             Control::Presence(body) => {
                 let Some((origin, _)) = self.brokers.get(&body.origin).copied() else { return incoming.refuse() };
                 let record = Record::Presence { seq: body.seq, present: body.present };
-                let (edge, tenant, incarnation) = (incoming.edge.key(), tenant.key(), body.incarnation);
-                arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
+                arrivals.record(incoming, tenant, (origin, body.incarnation), record);
                 Ok(())
             }
             Control::EdgeCut(body) => {
@@ -404,36 +418,22 @@ impl Lane {
                     return incoming.refuse();
                 };
                 let record = Record::Cut { edge: name, seq: body.seq, cut: body.cut };
-                let (edge, tenant, incarnation) = (incoming.edge.key(), tenant.key(), body.incarnation);
-                arrivals.commands.push(Command::Record { edge, tenant, origin, incarnation, record });
+                arrivals.record(incoming, tenant, (origin, body.incarnation), record);
                 Ok(())
             }
             Control::PresenceSum(body) => {
-                Self::on_own_word(incoming, tenant, Record::Sum { digest: body.digest }, arrivals)
+                arrivals.record_of_peer(incoming, tenant, Record::Sum { digest: body.digest });
+                Ok(())
             }
             Control::PresenceEnd(body) => {
-                Self::on_own_word(incoming, tenant, Record::End { told: body.told }, arrivals)
+                arrivals.record_of_peer(incoming, tenant, Record::End { told: body.told });
+                Ok(())
             }
             // What neighbours of an earlier release say of interest: they are asked instead.
-            Control::Interest(_) | Control::InterestSync(_) => Ok(()),
-            Control::NoMember(_) => Ok(()),
+            Control::Interest(_) | Control::InterestSync(_) | Control::NoMember(_) => Ok(()),
             Control::Routed(routed) => self.on_routed(incoming, tenant, routed, now, arrivals),
             other => Err(BridgeFault::Unexpected(other.name())),
         }
-    }
-
-    /// Passes on what the peer says of itself.
-    fn on_own_word(
-        incoming: &Incoming,
-        tenant: &Tenant,
-        record: Record,
-        arrivals: &mut Arrivals,
-    ) -> Result<(), BridgeFault> {
-        let origin = incoming.shared.brokers().index(incoming.edge.peer());
-        let (edge, tenant) = (incoming.edge.key(), tenant.key());
-        let command = |origin| Command::Record { edge, tenant, origin, incarnation: 0, record };
-        arrivals.commands.extend(origin.map(command));
-        Ok(())
     }
 
     const fn room(held: usize) -> Result<(), BridgeFault> {

@@ -98,7 +98,7 @@ pub struct EdgeLanes {
     drops: Drops,
     displaced: Vec<(TenantKey, Class, u64)>,
     /// Frames lost here since the start, by reason; a place is made at its first loss.
-    lost: HashMap<(TenantKey, Class, &'static str), u64>,
+    lost: Lost,
     /// Tenants whose lanes were emptied by [`Self::purge`] and are not reset on the wire yet.
     purged: Vec<TenantKey>,
 }
@@ -215,8 +215,7 @@ impl EdgeLanes {
         self.count_drops(tenants);
         let _ = self.sched.purge(tenant, &mut self.drops);
         for record in self.drops.drain() {
-            count(tenants, record.tenant, record.class, DropReason::EdgeTenant, record.frames);
-            note(&mut self.lost, record.tenant, record.class, DropReason::EdgeTenant, record.frames);
+            count(tenants, &mut self.lost, record.tenant, record.class, DropReason::EdgeTenant, record.frames);
         }
         self.announced.retain(|(t, _), _| *t != tenant);
         if !self.purged.contains(&tenant) {
@@ -237,18 +236,16 @@ impl EdgeLanes {
     /// Counts the drops that have come about.
     pub fn count_drops(&mut self, tenants: &Tenants) {
         for record in self.drops.drain() {
-            count(tenants, record.tenant, record.class, record.reason, record.frames);
-            note(&mut self.lost, record.tenant, record.class, record.reason, record.frames);
+            count(tenants, &mut self.lost, record.tenant, record.class, record.reason, record.frames);
         }
         for (tenant, class, frames) in self.displaced.drain(..) {
-            count(tenants, Some(tenant), class, DropReason::LaneFull, frames);
-            note(&mut self.lost, Some(tenant), class, DropReason::LaneFull, frames);
+            count(tenants, &mut self.lost, Some(tenant), class, DropReason::LaneFull, frames);
         }
     }
 
     /// Notes frames of a tenant that were lost at this edge and that the caller counts for the tenant.
     pub(crate) fn note_lost(&mut self, tenant: TenantKey, class: Class, reason: DropReason, frames: u64) {
-        note(&mut self.lost, Some(tenant), class, reason, frames);
+        note(&mut self.lost, tenant, class, reason, frames);
     }
 
     /// Frames lost at this edge since the start, by tenant, class and reason, in no order.
@@ -257,22 +254,22 @@ impl EdgeLanes {
     }
 }
 
-fn note(
-    lost: &mut HashMap<(TenantKey, Class, &'static str), u64>,
-    tenant: Option<TenantKey>,
-    class: Class,
-    reason: DropReason,
-    frames: u64,
-) {
-    if let Some(tenant) = tenant.filter(|_| frames > 0) {
+type Lost = HashMap<(TenantKey, Class, &'static str), u64>;
+
+/// Notes a loss for the edge.
+fn note(lost: &mut Lost, tenant: TenantKey, class: Class, reason: DropReason, frames: u64) {
+    if frames > 0 {
         *lost.entry((tenant, class, reason.code())).or_default() += frames;
     }
 }
 
-fn count(tenants: &Tenants, tenant: Option<TenantKey>, class: Class, reason: DropReason, frames: u64) {
-    if let Some(tenant) = tenant.and_then(|key| tenants.by_key(key)) {
+/// Counts a loss for the tenant, and notes it for the edge.
+fn count(tenants: &Tenants, lost: &mut Lost, tenant: Option<TenantKey>, class: Class, reason: DropReason, frames: u64) {
+    let Some(key) = tenant else { return };
+    if let Some(tenant) = tenants.by_key(key) {
         tenant.counters().class(class).dropped(reason, frames);
     }
+    note(lost, key, class, reason, frames);
 }
 
 /// Appends a control frame of our own making; one that cannot be encoded is left out, which the encoder's limits rule out.

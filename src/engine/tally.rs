@@ -9,6 +9,7 @@ use std::sync::Arc;
 use glocal_core::count::Drop as DropReason;
 use glocal_core::name::Class;
 use glocal_core::routes::BrokerIndex;
+use glocal_core::tally::{CLASSES, Sent};
 use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
 use glocal_wire::control::{Control, Tallied, Tally};
@@ -17,9 +18,6 @@ use parking_lot::Mutex;
 use crate::link::Handles;
 use crate::routed;
 use crate::shared::Shared;
-
-/// The classes whose copies nobody acknowledges.
-pub(crate) const CLASSES: [Class; 2] = [Class::Live, Class::Tele];
 
 /// The tenants of which copies are on their way.
 #[derive(Debug, Default)]
@@ -98,7 +96,7 @@ pub(crate) fn on_letter(
         Control::Tallied(Tallied { class, incarnation, copies, received }) => {
             let class = Class::from_code(class).filter(|_| incarnation == shared.incarnation())?;
             let counters = tenant.counters().class(class);
-            let answer = |sent: &mut glocal_core::tally::Sent| sent.answer(life, copies, received);
+            let answer = |sent: &mut Sent| sent.answer(life, copies, received);
             match tenant.tallies().sent(class, |sent| sent.get_mut(&from).and_then(answer)).flatten() {
                 Some(lost) => counters.lost.add(lost),
                 None => counters.dropped(DropReason::BadTarget, 1),

@@ -149,7 +149,7 @@ impl World {
         let live = || self.brokers.iter().enumerate().filter_map(|(node, broker)| Some((node, broker.as_ref()?)));
         for ((node, broker), tenant) in live().flat_map(|from| self.plan.tenants.iter().map(move |id| (from, id))) {
             let Some(held) = broker.tenants.by_id(tenant.as_str()) else { continue };
-            for class in [Class::Live, Class::Tele] {
+            for class in glocal_core::tally::CLASSES {
                 let mut lost = 0;
                 for (far, other) in live().filter(|(far, _)| *far != node) {
                     let index = |node| BrokerIndex(u32::try_from(node).unwrap_or(u32::MAX));

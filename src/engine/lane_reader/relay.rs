@@ -41,7 +41,7 @@ type Addressed = (BrokerIndex, Vec<QueueGroup>, Step);
 #[derive(Clone, Copy)]
 enum Own<'d> {
     /// In the turn of the reader, unless it has delivered this one or a later one.
-    Turn(u64, &'d Delivered, &'d [Received; 2]),
+    Turn(u64, &'d Delivered, &'d Received),
     /// In the sequence of the origin.
     Sequence(u64, Bringer),
 }
@@ -191,7 +191,7 @@ impl Lane {
     }
 
     /// Drops a message that a later one of its sender has overtaken; where it was for this broker, it has arrived.
-    fn drop_late(&self, incoming: &Incoming, tenant: &Tenant, frame: &DataFrame<'_>, received: &[Received; 2]) {
+    fn drop_late(&self, incoming: &Incoming, tenant: &Tenant, frame: &DataFrame<'_>, received: &Received) {
         tenant.counters().class(self.class).dropped(DropReason::Late, 1);
         if self.is_for(incoming.shared.own, frame) {
             tally::arrived(received, self.class);

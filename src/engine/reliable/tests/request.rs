@@ -1,11 +1,10 @@
 //! Requests in classes that nobody acknowledges: a second choice, or the truth.
 
 use glocal_core::limits::{REQUESTS_BYTES_MAX, REQUESTS_KEPT_MAX, REQUESTS_KEPT_MS};
+use glocal_core::tally::CLASSES;
 use glocal_wire::control::Unserved;
 
 use super::*;
-
-const CLASSES: [Class; 2] = [Class::Live, Class::Tele];
 
 impl Line {
     fn request(&mut self, client: &mut Client, class: Class, number: u64) {
