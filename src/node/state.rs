@@ -83,8 +83,11 @@ pub fn next_incarnation(dir: &Path) -> Result<u64, StateError> {
 /// # Errors
 /// [`StateError`] naming the file; then the node must go on in the one it has.
 pub fn store_incarnation(dir: &Path, incarnation: u64) -> Result<(), StateError> {
-    let path = dir.join("incarnation");
-    write_atomically(&path, format!("{incarnation}\n").as_bytes()).map_err(|source| StateError {
+    store(dir.join("incarnation"), &format!("{incarnation}\n"))
+}
+
+fn store(path: PathBuf, text: &str) -> Result<(), StateError> {
+    write_atomically(&path, text.as_bytes()).map_err(|source| StateError {
         path,
         what: "cannot be written",
         source: Some(source),
@@ -119,12 +122,7 @@ pub fn version_set_aside(dir: &Path) -> Result<(u64, u64), StateError> {
 /// # Errors
 /// [`StateError`] naming the file; then nothing may be signed.
 pub fn set_version_aside(dir: &Path, epoch: u64, version: u64) -> Result<(), StateError> {
-    let path = dir.join("signed-version");
-    write_atomically(&path, format!("{epoch} {version}\n").as_bytes()).map_err(|source| StateError {
-        path,
-        what: "cannot be written",
-        source: Some(source),
-    })
+    store(dir.join("signed-version"), &format!("{epoch} {version}\n"))
 }
 
 /// Replaces a file as a whole: written beside it, synced, renamed.

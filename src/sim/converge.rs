@@ -7,14 +7,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use glocal_core::bundle::{EdgeEntry, Head, NodeEntry, Section};
+use glocal_core::bundle::{Head, Section};
 use glocal_core::control::Control;
 use glocal_core::edge::{Edge, EdgeKey, TenantSet};
 use glocal_core::limits::{DEAD_MS_MIN, LINK_RECORDS_AT_ONCE};
 use glocal_core::name::{Label, NodeId, TenantId};
 use glocal_core::routes::BrokerIndex;
 use glocal_core::tenant::{TenantKey, Tenants};
-use glocal_core::time::UnixTime;
 use glocal_core::topology::{LinkMessage, LinkRecord};
 
 use crate::graph::{self, Ends};
@@ -71,15 +70,7 @@ impl Mesh {
     /// Brokers joined by `edges`, all of them down, with `tenants` tenants.
     #[must_use]
     pub fn build(random: &mut Random, nodes: usize, edges: Vec<Ends>, tenants: usize) -> Option<Self> {
-        let mut head = Head::empty(Label::parse("scale").ok()?, UnixTime(0), UnixTime(1));
-        let operator = TenantId::parse("ops").ok()?;
-        let names: Vec<NodeId> = (0..nodes).filter_map(|n| NodeId::parse(&format!("r/n{n:05}")).ok()).collect();
-        let entry = |node: &NodeId| NodeEntry { node: node.clone(), tenant: operator.clone(), issuers: Vec::new() };
-        head.nodes = names.iter().map(entry).collect();
-        let labels: Vec<Label> = (0..edges.len()).filter_map(|e| Label::parse(&format!("e{e:06}")).ok()).collect();
-        for (name, [a, b]) in labels.iter().zip(&edges) {
-            head.edges.push(EdgeEntry { name: name.clone(), a: names.get(*a)?.clone(), b: names.get(*b)?.clone() });
-        }
+        let (head, names, labels) = graph::fabric("scale", nodes, &edges)?;
         let mut set = || (0..edges.len()).filter(|_| random.chance(SET_PERCENT)).collect();
         let sets: Vec<BTreeSet<usize>> = (0..SETS.min(tenants)).map(|_| set()).collect();
         let section = |tenant: usize| {

@@ -3,6 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
+use glocal_core::bundle::{EdgeEntry, Head, NodeEntry};
+use glocal_core::name::{Label, NodeId, TenantId};
+use glocal_core::time::UnixTime;
+
 use crate::random::Random;
 
 /// Two brokers that an edge joins, the lesser number first.
@@ -26,6 +30,20 @@ pub fn draw(random: &mut Random, nodes: usize) -> Vec<Ends> {
             more(random, tree, nodes)
         }
     }
+}
+
+/// The head of a bundle of `nodes` brokers joined by `edges`, and the names of both.
+pub(crate) fn fabric(name: &str, nodes: usize, edges: &[Ends]) -> Option<(Head, Vec<NodeId>, Vec<Label>)> {
+    let mut head = Head::empty(Label::parse(name).ok()?, UnixTime(0), UnixTime(1));
+    let operator = TenantId::parse("ops").ok()?;
+    let names: Vec<NodeId> = (0..nodes).filter_map(|n| NodeId::parse(&format!("r/n{n:05}")).ok()).collect();
+    let entry = |node: &NodeId| NodeEntry { node: node.clone(), tenant: operator.clone(), issuers: Vec::new() };
+    head.nodes = names.iter().map(entry).collect();
+    let labels: Vec<Label> = (0..edges.len()).filter_map(|e| Label::parse(&format!("e{e:06}")).ok()).collect();
+    for (label, [a, b]) in labels.iter().zip(edges) {
+        head.edges.push(EdgeEntry { name: label.clone(), a: names.get(*a)?.clone(), b: names.get(*b)?.clone() });
+    }
+    Some((head, names, labels))
 }
 
 fn line(nodes: usize) -> Vec<Ends> {

@@ -203,7 +203,12 @@ pub(super) async fn run(
 }
 
 /// Ends the bridge of a peer that is dead, or does not read, and probes another.
-async fn on_wake(now: Time, life: &mut Liveness, path: &Path, control: &mut ControlStream) -> Result<(), Ended> {
+pub(super) async fn on_wake(
+    now: Time,
+    life: &mut Liveness,
+    path: &Path,
+    control: &mut ControlStream,
+) -> Result<(), Ended> {
     if life.is_dead(now) {
         return Err(Ended::new(Failure::Silent, "the peer does not answer"));
     }

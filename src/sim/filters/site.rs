@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use glocal_core::bundle::{EdgeEntry, Head, NodeEntry, Section};
+use glocal_core::bundle::{Head, Section};
 use glocal_core::control::Control;
 use glocal_core::edge::{Edge, EdgeKey};
 use glocal_core::identity::Role;
@@ -12,14 +12,14 @@ use glocal_core::policy::{Permit, Policy, Read};
 use glocal_core::port::SessionPort;
 use glocal_core::sched::{Drops, HdwrrConfig, SessionLanes};
 use glocal_core::tenant::{Tenant, Tenants};
-use glocal_core::time::{Time, UnixTime};
+use glocal_core::time::Time;
 use glocal_engine::driver::{Command, Driver};
 use glocal_engine::link::Link;
 use glocal_engine::shared::Shared;
 
 use super::filter;
 use crate::broker::client_principal;
-use crate::graph::Ends;
+use crate::graph::{self, Ends};
 use crate::oracle::{Violation, ensure};
 use crate::toy::Toy;
 
@@ -40,15 +40,7 @@ impl Fabric {
     /// `nodes` brokers joined by `edges`, for `tenants` tenants.
     #[must_use]
     pub fn new(nodes: usize, edges: Vec<Ends>, tenants: usize) -> Option<Self> {
-        let mut head = Head::empty(Label::parse("filters").ok()?, UnixTime(0), UnixTime(1));
-        let operator = TenantId::parse("ops").ok()?;
-        let names: Vec<NodeId> = (0..nodes).filter_map(|n| NodeId::parse(&format!("r/n{n:05}")).ok()).collect();
-        let entry = |node: &NodeId| NodeEntry { node: node.clone(), tenant: operator.clone(), issuers: Vec::new() };
-        head.nodes = names.iter().map(entry).collect();
-        let labels: Vec<Label> = (0..edges.len()).filter_map(|e| Label::parse(&format!("e{e:06}")).ok()).collect();
-        for (name, [a, b]) in labels.iter().zip(&edges) {
-            head.edges.push(EdgeEntry { name: name.clone(), a: names.get(*a)?.clone(), b: names.get(*b)?.clone() });
-        }
+        let (head, names, labels) = graph::fabric("filters", nodes, &edges)?;
         let section = |tenant: usize| {
             let mut section = Section::new(TenantId::parse(&format!("tenant{tenant:06}")).ok()?, [0; 16]);
             section.edges.clone_from(&labels);

@@ -46,10 +46,7 @@ pub(super) async fn keep(place: Place, tenant: TenantKey, cancel: CancellationTo
         };
         match attached {
             Ok((attached, go)) => drop(serve(&place, attached, go).await),
-            Err(ended) => {
-                place.status.tenant_failures.add(1);
-                note(&place, tenant, &id, &ended);
-            }
+            Err(ended) => note(&place, tenant, &id, &ended),
         }
         redial.ended(false, clock.now().micros_since(before) / 1000);
         tokio::select! {

@@ -9,16 +9,16 @@ use glocal_core::tenant::TenantKey;
 use glocal_engine::lane_reader::{Carries, Incoming};
 use glocal_engine::link::Link;
 use glocal_engine::liveness::Liveness;
-use glocal_wire::control::{Control, Probe, ProbeAck, TenantAttached};
+use glocal_wire::control::{Control, ProbeAck, TenantAttached};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::super::control_stream::{ControlStream, RECHECK_MS};
+use super::super::control_stream::{ControlStream, RECHECK_MS, due, on_wake};
 use super::super::path::Path;
 use super::super::writer::UNREAD;
 use super::super::{Ended, close, closed, reader};
 use super::pump::{Batch, Ways};
-use super::{AttachPoint, Event, Go};
+use super::{AttachPoint, AttachRefusal, Event, Go};
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure, TenantState};
 use crate::trust::{PeerChain, Usage, unix_now};
@@ -64,10 +64,7 @@ pub(super) fn check_certificate(place: &Place, chain: &PeerChain, tenant: &Tenan
         return Err(Ended::new(Failure::WrongName, "the certificate is of another broker than the bridge's"));
     }
     if !is_own && principal.tenant() != tenant {
-        return Err(Ended::new(
-            Failure::Refused,
-            "the certificate is neither that of the bridge nor one of the tenant",
-        ));
+        return Err(Ended::new(Failure::Refused, AttachRefusal::Certificate.text()));
     }
     Ok(!is_own)
 }
@@ -75,7 +72,7 @@ pub(super) fn check_certificate(place: &Place, chain: &PeerChain, tenant: &Tenan
 /// Carries the tenant's lanes until something ends the connection; then nothing of it is read or sent any more.
 pub(super) async fn serve(place: &Place, attached: Attached, go: Go) -> Ended {
     let Attached { connection, mut control, chain, under_tenant, tenant, id, number } = attached;
-    let Place { context, status, link, point } = place;
+    let Place { context, link, point, .. } = place;
     let incoming = Incoming::new(
         Arc::clone(&context.shared),
         Arc::clone(link.edge()),
@@ -93,7 +90,7 @@ pub(super) async fn serve(place: &Place, attached: Attached, go: Go) -> Ended {
         Ok(()) => tokio::select! {
             biased;
             () = go.cancel.cancelled() => Ended::new(Failure::Closed, "ended here: replaced, not allowed any more, or with its bridge"),
-            ended = converse(&opener, &mut control, &chain, &go, opened) => ended,
+            ended = converse(&opener, &mut control, (&chain, &path), &go, opened) => ended,
             ended = reader::run(context, &connection, (&incoming, &path), &mut readers) => ended,
             ended = write(&connection, link, tenant, opening) => ended,
             reason = connection.closed() => closed(&reason),
@@ -108,17 +105,17 @@ pub(super) async fn serve(place: &Place, attached: Attached, go: Go) -> Ended {
     };
     close(&connection, &ended);
     note(place, tenant, &id, &ended);
-    status.tenant_failures.add(1);
     drop(go);
     point.tell(Event::Ended(tenant, number)).await;
     ended
 }
 
-/// Notes why a tenant has no connection, and logs it when it is news.
+/// Counts and notes that a tenant's connection ended or did not come up, and why; logs it when it is news.
 pub(super) fn note(place: &Place, tenant: TenantKey, id: &TenantId, ended: &Ended) {
     let Place { context, status, link, .. } = place;
     let now = context.clock.now();
     let mut is_news = false;
+    status.tenant_failures.add(1);
     status.tenant(tenant, |state| {
         is_news = state.up || state.failure != Some(ended.failure);
         let since = if is_news { now } else { state.since };
@@ -166,7 +163,7 @@ impl Opener<'_> {
 async fn converse(
     opener: &Opener<'_>,
     control: &mut ControlStream,
-    chain: &PeerChain,
+    (chain, path): (&PeerChain, &Path),
     go: &Go,
     opened: oneshot::Sender<mpsc::Receiver<Batch>>,
 ) -> Ended {
@@ -198,15 +195,8 @@ async fn converse(
                 Ok(other) => Err(Ended::new(Failure::Fault, format!("unexpected {}", other.name()))),
                 Err(ended) => Err(ended),
             },
-            () = tokio::time::sleep_until(wake) => {
-                let now = clock.now();
-                match (life.is_dead(now), life.probe(now)) {
-                    (true, _) => Err(Ended::new(Failure::Silent, "the peer does not answer")),
-                    (false, Some(id)) => control.send(&Probe { id }.into()).await,
-                    (false, None) => Ok(()),
-                }
-            }
-            () = super::super::control_stream::due(&mut changes, &mut recheck) => {
+            () = tokio::time::sleep_until(wake) => on_wake(clock.now(), &mut life, path, control).await,
+            () = due(&mut changes, &mut recheck) => {
                 check_certificate(place, chain, opener.id).map(|_| ())
             }
         };
