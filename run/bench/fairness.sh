@@ -23,7 +23,7 @@ usage: run/bench/fairness.sh [--rate MBIT] [--duration SECONDS] [--rounds N] [--
                    measured  the link is shaped, and nobody has told the brokers
                    unshaped  as fast as this machine goes
 
-MESH_BIN names another binary than the one that this script builds in target/release; KEEP=1 keeps the logs.
+MESH_BIN names other brokers than the one that this script builds in target/release, LOAD_BIN another load; KEEP=1 keeps the logs.
 END_OF_USAGE
 }
 
@@ -43,6 +43,7 @@ done
 
 if $BUILD; then (cd "$REPO" && cargo build --release --quiet --locked --bin glocal); fi
 need_binary
+LOAD_BIN=${LOAD_BIN:-$MESH_BIN}
 need_netns
 command -v tc >/dev/null || die "'tc' is missing" 'apt-get install iproute2'
 
@@ -60,7 +61,7 @@ export GLOCAL_CONFIG_DIR=$MESH_DIR/contexts
 # ── Two brokers, a link between them, and a third place that reaches both without it.
 
 for name in left right load; do netns_add "$name"; done
-netns_join left right link 10.76.0
+netns_join left right shared 10.76.0
 netns_join load left to-left 10.76.1
 netns_join load right to-right 10.76.2
 HTTP_VIA=(in_netns load)
@@ -112,8 +113,8 @@ start() {
 shape() {
     local side
     for side in left right; do
-        ip netns exec "$(netns $side)" tc qdisc del dev link root 2>/dev/null || true
-        [ "$1" = off ] || ip netns exec "$(netns $side)" tc qdisc add dev link root tbf rate "${MBIT}mbit" burst 16kb limit 4mb
+        ip netns exec "$(netns $side)" tc qdisc del dev shared root 2>/dev/null || true
+        [ "$1" = off ] || ip netns exec "$(netns $side)" tc qdisc add dev shared root tbf rate "${MBIT}mbit" burst 16kb limit 4mb
     done
 }
 
@@ -145,7 +146,7 @@ measure() {
     for ((n = 1; n <= $4; n++)); do floods+=(--flood "flood$n-left:flood$n-right"); done
     before=$(resident left)
     for ((n = 0; n < ROUNDS; n++)); do
-        in_netns load "$MESH_BIN" bench flood-and-victim --context victim-left --to victim-right "${floods[@]}" --duration "$SECONDS_EACH" \
+        in_netns load "$LOAD_BIN" bench flood-and-victim --context victim-left --to victim-right "${floods[@]}" --duration "$SECONDS_EACH" \
             --grace 3 --flood-class "$2" --flood-size "$3" --json >>"$reports" 2>>"$MESH_DIR/bench.err" || die "$name: $(tail -n 3 "$MESH_DIR/bench.err")"
     done
     after=$(resident left)
@@ -166,7 +167,7 @@ measure() {
 printf '%-9s %-5s %8s %3s  %9s %9s  %5s  %8s  %8s\n' case class size by 'p99 alone' 'p99 us' lost Mbit/s 'grown MiB'
 for case in "${CASES[@]}"; do
     case $case in
-        shaped) shape on && start "${MBIT}Mbit" ;;
+        shaped) shape on && start "$MBIT Mbit/s" ;;
         measured) shape on && start '' ;;
         unshaped) shape off && start '' ;;
         *) die "there is no case '$case'" 'one of shaped, measured, unshaped' ;;

@@ -90,7 +90,10 @@ pub const BRIDGE_REASSEMBLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const EDGE_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Least that a lane of an edge may be configured to queue, in bytes: a batch of small messages.
 pub const EDGE_LANE_BYTES_MIN: usize = 64 * 1024;
-/// Bytes all lanes of one edge may queue together: memory is bounded whatever the number of tenants.
+/// Bytes all lanes of one edge may queue together, unless its configuration says otherwise: memory is bounded whatever the number of tenants, and a flood of ten of
+/// them costs no more than one of two.
+pub const EDGE_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
+/// Most that an edge may be configured to queue in all lanes together, in bytes.
 pub const EDGE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes one class of a session's egress may queue before its class's rule applies.
 pub const SESSION_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -199,8 +202,13 @@ pub const BRIDGE_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 pub const SEND_WINDOW_BYTES_INITIAL: u64 = 128 * 1024;
 /// Most unacknowledged bytes of one bridge, in bytes (DESIGN section 7).
 pub const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// How far a shaped edge may catch up with its rate, in milliseconds of it.
+pub const EDGE_BURST_MS: u64 = 4;
+/// Bytes that each packet of a bridge takes beside the slices in it, as they count against a shaped rate: IP and UDP, QUIC's
+/// header, tag and frame, and what a link adds.
+pub const PACKET_OVERHEAD_BYTES: usize = 76;
 /// Most that acknowledgements in bursts add to a send window, in microseconds of the rate: a time slice of a busy machine.
-pub const SEND_BURST_MICROS_MAX: u64 = 10_000;
+pub const SEND_BURST_MICROS_MAX: u64 = 5_000;
 /// The same where the rate is configured, so that a window that is too small does not lower it.
 pub const SEND_BURST_CONFIGURED_MICROS_MAX: u64 = 1_000;
 /// Least unacknowledged packets of one bridge (DESIGN section 7): fewer would wait for each other's acknowledgements.

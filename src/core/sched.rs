@@ -69,6 +69,13 @@ impl QueuedFrame {
         self
     }
 
+    /// The same frame with memory of its own, where it was a part of something larger.
+    #[must_use]
+    pub fn detached(mut self) -> Self {
+        self.bytes = Bytes::copy_from_slice(&self.bytes);
+        self
+    }
+
     /// The same frame with a time to live.
     #[must_use]
     pub const fn with_ttl_ms(mut self, ttl_ms: Option<u32>) -> Self {

@@ -5,11 +5,11 @@
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
-use glocal_core::limits::{BRIDGE_STREAMS, LANE_IDLE_MS, SHARED_PAYLOAD_BYTES_MIN};
+use glocal_core::limits::{BRIDGE_STREAMS, LANE_IDLE_MS, PACKET_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::Class;
 use glocal_core::tenant::{TenantKey, Tenants};
 use glocal_core::time::Time;
-use glocal_wire::slice::{OpenHeader, SliceHeader, SliceKind};
+use glocal_wire::slice::{OpenHeader, SLICE_HEADER_BYTES, SliceHeader, SliceKind};
 use hashbrown::HashMap;
 
 use crate::link::{EdgeLanes, Link};
@@ -48,6 +48,8 @@ pub struct LaneWriter {
     lanes: HashMap<(TenantKey, Class), OutLane>,
     parts: Vec<Bytes>,
     joined: BytesMut,
+    /// Bytes of heads written since the last [`Self::next`].
+    head_bytes: usize,
 }
 
 /// Memory taken at once for joined parts, in bytes.
@@ -65,6 +67,13 @@ impl LaneWriter {
         max_bytes: usize,
     ) -> Option<Due> {
         let writes = self.fill(link, lanes, shared, now, max_bytes);
+        let heads = std::mem::take(&mut self.head_bytes);
+        if lanes.sched().shaped_rate().is_some() {
+            // The scheduler has charged what is in the slices: their heads and packets come on top.
+            let bytes: usize = writes.iter().flat_map(|write| &write.parts).map(Bytes::len).sum();
+            let packets = bytes.div_ceil(lanes.sched().packet_bytes().saturating_sub(PACKET_OVERHEAD_BYTES).max(1));
+            lanes.sched_mut().charge(heads + packets * PACKET_OVERHEAD_BYTES, now);
+        }
         if writes.is_empty() { lanes.sched_mut().ready_at(now).map(Due::Later) } else { Some(Due::Writes(writes)) }
     }
 
@@ -158,6 +167,7 @@ impl LaneWriter {
         let len = u32::try_from(bytes + extra).unwrap_or(u32::MAX);
         let encoded = SliceHeader { lane, len, kind }.encode_into(out);
         debug_assert!(encoded.is_ok(), "slices are cut to leave room for the open header: {encoded:?}");
+        self.head_bytes += SLICE_HEADER_BYTES + extra;
         if kind == SliceKind::Open {
             let encoded = open.encode_into(out);
             debug_assert!(encoded.is_ok(), "tenant ids have the form of lane tenants: {encoded:?}");

@@ -101,6 +101,8 @@ pub struct Config {
     pub ready_file: Option<PathBuf>,
     /// `runtime_threads`: worker threads; 0 means one per core.
     pub runtime_threads: usize,
+    /// `bridge_threads`: threads of bridges; 0 means one for every two cores.
+    pub bridge_threads: usize,
     /// `[[edges]]`, in file order.
     pub edges: Vec<EdgeConfig>,
     /// Values that this release understands but does not carry out: `glocal run` refuses them, by key.

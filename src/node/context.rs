@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bridge::AttachRefusal;
+use crate::bridge_runtime::BridgeHandle;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::edge_status::EdgeStatuses;
@@ -44,6 +45,8 @@ pub struct Context {
     pub changes: Changes,
     /// The endpoint of bridges.
     pub bridges: quinn::Endpoint,
+    /// Where bridges run.
+    pub bridge_threads: BridgeHandle,
     /// What the endpoint of bridges presents.
     pub bridge_certificates: Arc<BridgeCertificates>,
     /// Where bridges tell of a later life of this node.

@@ -5,6 +5,7 @@
 
 pub mod admin;
 mod bridge;
+pub mod bridge_runtime;
 pub mod clock;
 pub mod config;
 mod congestion;

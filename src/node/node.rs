@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::bridge;
+use crate::bridge_runtime::{BridgeHandle, BridgeRuntime};
 use crate::config::Config;
 use crate::context::{Changes, Context, ControlHandle, NodeCounters};
 use crate::control_task;
@@ -40,6 +41,7 @@ pub struct Node {
     listening: Listening,
     _traces: Traces,
     _lock: StateLock,
+    _bridge_runtime: BridgeRuntime,
 }
 
 /// The files by which others find a running node; gone when it is dropped, however its end comes about.
@@ -71,7 +73,9 @@ impl Node {
         let nats_listener = optional("nats_port", config.nats_tcp).await?;
         let nats_ws_listener = optional("nats_ws_port", config.nats_ws).await?;
         let bridge_certificates = BridgeCertificates::new(trust.now().identity());
-        let (quic, bridges) = quic_endpoints(&config, &trust, &bridge_certificates)?;
+        let bridge_runtime = BridgeRuntime::start(config.bridge_threads).map_err(StartError::Threads)?;
+        let bridge_threads = bridge_runtime.handle();
+        let (quic, bridges) = quic_endpoints(&config, &trust, &bridge_certificates, &bridge_threads)?;
         let (socket, socket_path) = admin::bind(&config.state_dir).map_err(|(path, source)| StartError::Listen {
             key: "state_dir",
             address: path.display().to_string(),
@@ -86,6 +90,7 @@ impl Node {
             reloader: Arc::new(reloader),
             changes: Changes::default(),
             bridges: bridges.clone(),
+            bridge_threads,
             bridge_certificates,
             advisor: Arc::new(Advisor::new(Arc::clone(&shared))),
             shared,
@@ -120,13 +125,13 @@ impl Node {
         context.tasks.spawn(listener::serve_tcp(context.clone(), tcp, tls, admission.clone()));
         serve_nats(&context, nats_listener, nats_ws_listener, &admission)?;
         context.tasks.spawn(listener::serve_quic(context.clone(), quic, admission));
-        context.tasks.spawn(bridge::serve(context.clone(), bridges));
+        context.bridge_threads.spawn(&context.tasks, bridge::serve(context.clone(), bridges));
         look_after(&context);
         context.tasks.spawn(admin::serve(context.clone(), socket));
         if let Some(listener) = ops_listener {
             context.tasks.spawn(ops::serve(context.clone(), listener));
         }
-        Ok(Self { broken, context, listening, _traces: traces, _lock: lock })
+        Ok(Self { broken, context, listening, _traces: traces, _lock: lock, _bridge_runtime: bridge_runtime })
     }
 
     /// What the node listens on.
@@ -169,7 +174,7 @@ impl Node {
 /// Starts what keeps a node's edges, messages, files and life as they should be.
 fn look_after(context: &Context) {
     for link in context.shared.links().iter() {
-        context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
+        context.bridge_threads.spawn(&context.tasks, bridge::keep_dialled(context.clone(), link.edge().key()));
     }
     context.tasks.spawn(reliable_task::run(context.clone()));
     context.tasks.spawn(reload::watch(context.clone()));
@@ -221,12 +226,14 @@ fn quic_endpoints(
     config: &Config,
     trust: &Live<Trust>,
     certificates: &Arc<BridgeCertificates>,
+    bridge_threads: &BridgeHandle,
 ) -> Result<(quinn::Endpoint, quinn::Endpoint), StartError> {
     let native = tls::native_quic_server_config(trust)?;
     let native = endpoint(config.native_quic, Some(native), quinn::EndpointConfig::default())
         .map_err(listen("quic_port", config.native_quic))?;
     let bridges = tls::bridge_server_config_with(trust, Arc::clone(certificates))?;
-    let bridges = endpoint(config.bridge, Some(bridges), tls::bridge_endpoint_config())
+    let bridges = bridge_threads
+        .enter(|| endpoint(config.bridge, Some(bridges), tls::bridge_endpoint_config()))
         .map_err(listen("bridge_port", config.bridge))?;
     Ok((native, bridges))
 }

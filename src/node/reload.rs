@@ -212,7 +212,7 @@ impl Held {
         let renewal = Renewal { bundle: Arc::clone(&bundle), policy, brokers, links, now };
         context.control.apply(vec![Command::Change(Change::Renewal(Box::new(renewal)))]).await;
         for link in dialled {
-            context.tasks.spawn(bridge::keep_dialled(context.clone(), link.edge().key()));
+            context.bridge_threads.spawn(&context.tasks, bridge::keep_dialled(context.clone(), link.edge().key()));
         }
         self.raw = raw;
         self.holding = next;

@@ -189,11 +189,15 @@ where
             };
             let now = self.context.clock.now();
             match event {
-                Ok(Event::Read) => {
+                Ok(Event::Read { full }) => {
                     self.heard = now;
                     self.pings = 0;
                     if let Err(end) = self.on_read(now).await {
                         return end;
+                    }
+                    if full {
+                        // A flood has more at any time: after a batch of it, it is the turn of others.
+                        tokio::task::yield_now().await;
                     }
                 }
                 Ok(Event::Closed) => return End::Closed,

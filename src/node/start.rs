@@ -7,6 +7,7 @@ use std::sync::Arc;
 use glocal_core::bundle::Head;
 use glocal_core::control::Control;
 use glocal_core::edge::{Edge, EdgeKey};
+use glocal_core::limits::{EDGE_BURST_MS, PACKET_BYTES_DEFAULT};
 use glocal_core::name::NodeId;
 use glocal_core::policy::Policy;
 use glocal_core::rate::TokenBucket;
@@ -30,6 +31,9 @@ pub enum StartError {
     /// The configuration asks for what this release does not do.
     #[error(transparent)]
     Unsupported(#[from] ConfigErrors),
+    /// The system gives no thread for bridges.
+    #[error("bridge_threads: no thread can be started")]
+    Threads(#[source] std::io::Error),
     /// A certificate or key file.
     #[error("{key}")]
     Credential {
@@ -306,7 +310,7 @@ fn uplink_edge(name: glocal_core::name::Label, peer: NodeId, address: HostPort) 
         rate_bits_per_second: None,
         metric: 0,
         lane_bytes_max: glocal_core::limits::EDGE_LANE_BYTES_MAX,
-        queue_bytes_max: glocal_core::limits::EDGE_BYTES_MAX,
+        queue_bytes_max: glocal_core::limits::EDGE_BYTES_DEFAULT,
         certificates: Vec::new(),
         line: 0,
     }
@@ -373,8 +377,9 @@ pub(crate) fn shape(link: &Link, edge: &EdgeConfig, clock: Clock) {
     link.inbox().with(|lanes| match edge.rate_bits_per_second {
         Some(bits) => {
             let bytes = (bits / 8).max(1);
-            // A burst of a millisecond: little lies below the scheduler.
-            let burst = (bytes / 1000).max(2 * glocal_core::limits::PACKET_BYTES_DEFAULT as u64);
+            // Timers may be late by a millisecond or two, which is made up for; what lies below the scheduler at once is for
+            // the send window to bound.
+            let burst = (bytes * EDGE_BURST_MS / 1000).max(2 * PACKET_BYTES_DEFAULT as u64);
             lanes.sched_mut().set_shaper(Some(TokenBucket::new(bytes, burst, clock.now())));
             lanes.sched_mut().set_rate(bytes);
         }

@@ -204,6 +204,10 @@ impl ClassQueue {
             }
             lost = self.drop_until(config, class, frame.len(), lane.held().saturating_sub(excess));
         }
+        if class != Class::Live && self.lane(class).held() > config.lane_max(class) / 2 {
+            // Soon the lane takes one frame of many that came together, and none of those it does not take must stay with it.
+            frame = frame.detached();
+        }
         frame.queued = now;
         self.lane_mut(class).push(frame);
         if !self.ring.contains(class) {

@@ -26,7 +26,7 @@ use super::classes::{ClassConfig, ClassQueue, quantum};
 use super::fattest::Fattest;
 use super::{DropReason, Drops, Lanes, Pushed, QueuedFrame};
 use crate::limits::{
-    EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX, LABEL_BYTES_MAX, SLICE_BYTES_MAX, SPARE_LANES_MAX, TENANT_WEIGHT_MAX,
+    EDGE_BYTES_DEFAULT, EDGE_LANE_BYTES_MAX, LABEL_BYTES_MAX, SLICE_BYTES_MAX, SPARE_LANES_MAX, TENANT_WEIGHT_MAX,
 };
 use crate::name::Class;
 use crate::rate::TokenBucket;
@@ -54,7 +54,7 @@ impl Default for HdwrrConfig {
         Self {
             classes: ClassConfig::new(EDGE_LANE_BYTES_MAX),
             slice_bytes_max: SLICE_BYTES_DEFAULT,
-            held_bytes_max: EDGE_BYTES_MAX,
+            held_bytes_max: EDGE_BYTES_DEFAULT,
         }
     }
 }
@@ -183,6 +183,7 @@ impl Hdwrr {
         }
         self.admit(tenant);
         let Some(flow) = self.flows.get_mut(&tenant) else { return Pushed::DroppedNewest };
+        let frame = if self.held > self.config.held_bytes_max / 2 { frame.detached() } else { frame };
         let pushed = flow.lanes.push(&self.config.classes, class, frame, excess, now);
         self.settle(tenant);
         pushed
@@ -262,6 +263,12 @@ impl Hdwrr {
     #[must_use]
     pub fn shaped_rate(&self) -> Option<u64> {
         self.shaper.as_ref().map(TokenBucket::rate)
+    }
+
+    /// The packet that quanta are measured in, in bytes.
+    #[must_use]
+    pub const fn packet_bytes(&self) -> usize {
+        self.config.classes.packet_bytes
     }
 
     /// Fits slices to the edge's rate: half a millisecond, at least a packet, at most what the wire allows.

@@ -65,6 +65,9 @@ async fn read(context: Context, mut stream: quinn::RecvStream, incoming: Arc<Inc
         if let Err(fault) = read.and(carry_out(&context, &incoming, &mut arrivals).await) {
             return Ended::new(Failure::Fault, format!("{}: {fault}", fault.code()));
         }
+        if count == CHUNKS {
+            tokio::task::yield_now().await;
+        }
     }
 }
 

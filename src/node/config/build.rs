@@ -298,6 +298,7 @@ fn assemble(
         lame_duck_ms: integer(table, "lame_duck_ms")?,
         ready_file: path(table, "ready_file"),
         runtime_threads: usize::try_from(integer(table, "runtime_threads")?).ok()?,
+        bridge_threads: usize::try_from(integer(table, "bridge_threads")?).ok()?,
         edges: edges?,
         unsupported: Vec::new(),
     })

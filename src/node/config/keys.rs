@@ -377,7 +377,14 @@ pub const KEYS: &[Key] = &[
         "runtime_threads",
         Kind::Integer { min: 0, max: RUNTIME_THREADS_MAX },
         Presence::Default("0"),
-        "Worker threads. 0 means one per core.",
+        "Worker threads of sessions and of the node's own parts. 0 means one per core.",
+    ),
+    Key::new(
+        "bridge_threads",
+        Kind::Integer { min: 0, max: RUNTIME_THREADS_MAX },
+        Presence::Default("0"),
+        "Threads of bridges, apart from those of sessions, so that a flood of clients does not slow them. 0 means one for \
+         every two cores.",
     ),
     Key::new(
         "edges",
@@ -437,7 +444,7 @@ pub(super) const EDGE_KEYS: &[Key] = &[
     Key::new(
         "queue_bytes",
         Kind::Integer { min: EDGE_LANE_BYTES_MIN as u64, max: EDGE_BYTES_MAX as u64 },
-        Presence::Default("268435456"),
+        Presence::Default("16777216"),
         "Bytes that may wait for the edge in all lanes together, at least `lane_bytes`; then the tenant furthest above its \
          share loses first.",
     ),

@@ -6,7 +6,7 @@ mod sources;
 
 use std::path::Path;
 
-use glocal_core::limits::{EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX};
+use glocal_core::limits::{EDGE_BYTES_DEFAULT, EDGE_LANE_BYTES_MAX};
 
 use super::*;
 
@@ -190,7 +190,7 @@ fn what_is_not_yet_supported_is_listed_by_key() {
 fn an_edge_has_limits_of_its_own() {
     let edge = |more: &str| with(&format!("[[edges]]\nname = \"up\"\npeer = \"g/g\"\n{more}"));
     let limits = |more: &str| edge(more).map(|l| (l.config.edges[0].lane_bytes_max, l.config.edges[0].queue_bytes_max));
-    assert_eq!(limits("").unwrap(), (EDGE_LANE_BYTES_MAX, EDGE_BYTES_MAX));
+    assert_eq!(limits("").unwrap(), (EDGE_LANE_BYTES_MAX, EDGE_BYTES_DEFAULT));
     assert_eq!(limits("lane_bytes = 65536\nqueue_bytes = 65536\n").unwrap(), (65_536, 65_536));
     assert_eq!(
         errors(edge("lane_bytes = 131072\nqueue_bytes = 65536\n")),

@@ -134,6 +134,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("log_level", old.log_level != new.log_level),
         ("ready_file", old.ready_file != new.ready_file),
         ("runtime_threads", old.runtime_threads != new.runtime_threads),
+        ("bridge_threads", old.bridge_threads != new.bridge_threads),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

@@ -29,8 +29,11 @@ const FINISH_MS: u64 = 1_000;
 /// What happened.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Bytes were added to the buffer.
-    Read,
+    /// Bytes were added to the buffer, and there may be more.
+    Read {
+        /// Whether reading stopped at a full batch and not because the stream had no more.
+        full: bool,
+    },
     /// The client has closed its side.
     Closed,
     /// A deadline has come.
@@ -143,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                 }
             }
         }
-        Poll::Ready(Ok(Event::Read))
+        Poll::Ready(Ok(Event::Read { full: buffer.len() >= before + BATCH_BYTES }))
     }
 
     /// `Ready(Ok)` never: it writes until the stream takes no more or the lanes are empty, and both wake the task.

@@ -197,3 +197,26 @@ fn clearing_reports_everything_as_gone() {
     assert!(drops.iter().all(|record| record.reason == DropReason::Gone));
     assert!(lanes.is_empty() && lanes.pop_slice(10, ZERO, &mut Vec::new(), &mut drops).is_none());
 }
+
+#[test]
+fn a_lane_that_is_half_full_keeps_no_more_memory_than_its_frames() {
+    // What came together is one piece of memory, of which a lane that is full takes a frame now and then.
+    let chunk = Bytes::from(vec![0; 64 * 1024]);
+    let is_part = |out: &[Bytes]| out.iter().any(|part| !part.is_unique());
+    for class in [Class::Tele, Class::Ctrl, Class::Bulk] {
+        let mut lanes = ClassLanes::new(ClassConfig::new(10_000));
+        let mut taken = Vec::new();
+        let mut take = |lanes: &mut ClassLanes| {
+            taken.clear();
+            lanes.pop_slice(1_000, ZERO, &mut taken, &mut Drops::default()).unwrap();
+            is_part(&taken)
+        };
+        while lanes.push(class, QueuedFrame::new(chunk.slice(..1_000)), ZERO) == Pushed::Queued {}
+        assert!(take(&mut lanes), "at first, frames share what they came in");
+        for _ in 0..7 {
+            assert_eq!(lanes.push(class, QueuedFrame::new(chunk.slice(..1_000)), ZERO), Pushed::Queued);
+            take(&mut lanes);
+        }
+        assert!(!take(&mut lanes), "{class:?}: a frame that was taken when the lane was full stands alone");
+    }
+}

@@ -206,7 +206,7 @@ fn bounds_hold_whatever_is_delivered() {
         let delivered = Delivered {
             bytes: random.next() << (random.next() % 20),
             rtt_micros: random.next(),
-            limited: random.next() % 2 == 0,
+            limited: random.next().is_multiple_of(2),
         };
         window.on_delivered(delivered, Time(now));
         assert!((8 * PACKET..=4 * 1024 * 1024).contains(&window.window()));
