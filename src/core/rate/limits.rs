@@ -1,5 +1,7 @@
 //! What a tenant and its sessions may publish through one broker, as the bundle and the configuration say it.
 
+use std::fmt;
+
 use crate::limits::{RATE_BURST_MS_DEFAULT, RATE_BURST_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX};
 
 /// Limits of one tenant on one broker, each `None` for no limit. They are enforced from local facts: a tenant with sessions
@@ -70,6 +72,28 @@ impl RateLimits {
     }
 }
 
+impl fmt::Display for RateLimits {
+    /// What is limited, in words; `none` for nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        let mut rate = |rate: Option<u64>, of: &str| parts.extend(rate.map(|rate| format!("{rate} {of}")));
+        rate(self.messages_per_s, "messages/s");
+        rate(self.bytes_per_s, "bytes/s");
+        rate(self.session_messages_per_s, "messages/s of a session");
+        rate(self.session_bytes_per_s, "bytes/s of a session");
+        for (percent, class) in [(self.live_percent, "live"), (self.ctrl_percent, "ctrl")] {
+            if percent != 100 {
+                parts.push(format!("{percent} % of them for {class}"));
+            }
+        }
+        if self.is_limited() || self.burst_ms != RATE_BURST_MS_DEFAULT {
+            parts.push(format!("bursts of {} ms", self.burst_ms));
+        }
+        f.write_str(if parts.is_empty() { "none" } else { "" })?;
+        f.write_str(&parts.join(", "))
+    }
+}
+
 impl Default for RateLimits {
     fn default() -> Self {
         Self::NONE
@@ -111,6 +135,13 @@ mod tests {
         assert_eq!((both.messages_per_s, both.bytes_per_s), (Some(10), Some(7)));
         assert_eq!((both.session_messages_per_s, both.session_bytes_per_s), (None, Some(4)));
         assert!(!RateLimits::NONE.is_limited() && RateLimits::NONE.within(&bounds).is_limited());
+    }
+
+    #[test]
+    fn limits_are_told_in_words() {
+        assert_eq!(RateLimits::NONE.to_string(), "none");
+        let limits = RateLimits { live_percent: 30, session_bytes_per_s: Some(5), ..RateLimits::NONE };
+        assert_eq!(limits.to_string(), "5 bytes/s of a session, 30 % of them for live, bursts of 1000 ms");
     }
 
     #[test]
