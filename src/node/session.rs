@@ -204,6 +204,12 @@ where
                     if let Err(end) = self.retain() {
                         return end;
                     }
+                    // Limits may have changed with the bundle or the configuration.
+                    if self.waits.is_some()
+                        && let Err(end) = self.on_read(now).await
+                    {
+                        return end;
+                    }
                     next_look = next_look.min(self.next_look(now));
                 }
                 Ok(Event::Retry) if self.waits.is_some() => {
@@ -247,8 +253,11 @@ where
             self.carry_out(now).await;
             self.buffer.advance(*used.as_ref().unwrap_or(&0));
             used.map_err(End::Protocol)?;
-            self.waits = self.effects.waits.then(|| now.plus_millis(RELIABLE_TICK_MS));
+            let until = self.effects.until.unwrap_or(now.plus_millis(RELIABLE_TICK_MS));
+            self.waits = self.effects.waits.then_some(until);
             if self.waits.is_some() {
+                // Its silence is ours: it is not read.
+                (self.heard, self.pings) = (now, 0);
                 break;
             }
             if !waits || self.buffer.is_empty() {
