@@ -198,16 +198,7 @@ where
                 }
                 Ok(Event::Closed) => return End::Closed,
                 Ok(Event::Changed) => {
-                    if self.context.lame_duck.is_cancelled() && self.leaving.is_none() {
-                        self.leave(now);
-                    }
-                    if let Err(end) = self.retain() {
-                        return end;
-                    }
-                    // Limits may have changed with the bundle or the configuration.
-                    if self.waits.is_some()
-                        && let Err(end) = self.on_read(now).await
-                    {
+                    if let Err(end) = self.on_change(now).await {
                         return end;
                     }
                     next_look = next_look.min(self.next_look(now));
@@ -244,6 +235,15 @@ where
                 }
             }
         }
+    }
+
+    async fn on_change(&mut self, now: Time) -> Result<(), End<M::End>> {
+        if self.context.lame_duck.is_cancelled() && self.leaving.is_none() {
+            self.leave(now);
+        }
+        self.retain()?;
+        // Limits may have changed, too.
+        if self.waits.is_some() { self.on_read(now).await } else { Ok(()) }
     }
 
     async fn on_read(&mut self, now: Time) -> Result<(), End<M::End>> {
