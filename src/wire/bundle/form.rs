@@ -13,8 +13,8 @@ use super::BundleCodecError;
 
 /// The form of heads, and of sections that limit nothing; a changed body is a new number.
 const FORM: u16 = 1;
-/// The form of sections with limits: a section of [`FORM`] with its limits after it. Brokers that know no limits refuse it,
-/// and so carry nothing of the tenant, rather than carry it without them.
+/// The form of sections with limits: a section of [`FORM`] with its limits after it. Brokers that know no limits refuse it
+/// rather than carry the tenant without them.
 pub(super) const FORM_LIMITED: u16 = 2;
 
 const HEAD: &str = "head";
