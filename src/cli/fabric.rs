@@ -7,6 +7,7 @@ use anyhow::Context;
 use glocal_core::bundle::{Bundle, BundleState, Section};
 use glocal_core::limits::CONFIG_BYTES_MAX;
 use glocal_core::name::Label;
+use glocal_core::rate::RateLimits;
 use glocal_fabric::inspect::date;
 use glocal_fabric::{Action, Applied, Event, Plan, apply_above, bundle, issue};
 use serde_json::{Value, json};
@@ -401,6 +402,9 @@ fn tenant_lines(section: &Section, is_superuser: bool) -> Vec<String> {
         format!("  {}  weight {}{superuser}{replies}{sessions}", section.tenant, section.weight),
         format!("    edges   {}", if edges.is_empty() { "none" } else { &edges }),
     ];
+    if section.limits != RateLimits::NONE {
+        lines.push(format!("    limits  {} per node", section.limits));
+    }
     for issuer in &section.issuers {
         lines.push(format!("    issuer  {} in {}", short(&issuer.key), join(issuer.regions.iter(), ", ")));
     }
@@ -478,6 +482,7 @@ fn section_document(section: &Section) -> Value {
             json!({"name": g.name.as_str(), "to": g.tenant.as_str(), "access": access, "filter": g.filter.as_str()})
         })
         .collect();
+    let limits = &section.limits;
     json!({
         "tenant": section.tenant.as_str(),
         "weight": section.weight,
@@ -486,6 +491,15 @@ fn section_document(section: &Section) -> Value {
         "grants": grants,
         "owner_only_replies": section.owner_only_replies,
         "sessions_max": section.sessions_max,
+        "limits": {
+            "messages_per_s": limits.messages_per_s,
+            "bytes_per_s": limits.bytes_per_s,
+            "burst_ms": limits.burst_ms,
+            "live_percent": limits.live_percent,
+            "ctrl_percent": limits.ctrl_percent,
+            "session_messages_per_s": limits.session_messages_per_s,
+            "session_bytes_per_s": limits.session_bytes_per_s,
+        },
         "revocations": section.revocations.len(),
     })
 }

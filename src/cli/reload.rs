@@ -15,8 +15,8 @@ Examples:
   glocal reload --state-dir state --json | jq .changed
 
 It takes edges, broker_superuser_tenants, broker_security_log_allow, bundle, bundle_min_version,
-lame_duck_ms and nats_ws_allowed_origins. Other keys need a restart: they are named, and then
-nothing of the configuration is taken. The bundle is taken when it is newer and rightly signed.
+lame_duck_ms, nats_ws_allowed_origins and the rates of tenants and sessions. Other keys need a
+restart: they are named, and then nothing of the configuration is taken. The bundle is taken when it is newer and rightly signed.
 
 Exit codes: 0 everything was taken, 1 something was not, 2 wrong usage.";
 

@@ -6,6 +6,7 @@
 use crate::identity::KeyId;
 use crate::limits::MAX_PAYLOAD_BYTES_DEFAULT;
 use crate::name::{Label, NodeId, TenantId};
+use crate::rate::RateLimits;
 use crate::time::UnixTime;
 
 mod admission;
@@ -134,6 +135,8 @@ pub struct Section {
     pub weight: u32,
     /// Most sessions on one node, zero for no limit beyond the node's.
     pub sessions_max: u32,
+    /// What it and each of its sessions may publish through one node.
+    pub limits: RateLimits,
     /// Who is revoked.
     pub revocations: Vec<Revocation>,
     /// The tenant's own allow and deny lists per agent; deny wins.
@@ -154,6 +157,7 @@ impl Section {
             grants: Vec::new(),
             weight: 1,
             sessions_max: 0,
+            limits: RateLimits::NONE,
             revocations: Vec::new(),
             rules: Vec::new(),
             owner_only_replies: false,

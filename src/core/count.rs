@@ -48,6 +48,8 @@ drops! {
     Gone = "gone";
     /// The message is larger than the fabric allows.
     TooLarge = "too-large";
+    /// The tenant or its session publishes more than it may; the client was refused.
+    Rate = "rate-limited";
     /// More interest of a peer than is kept, or more brokers that ask for it.
     Interest = "interest-full";
     /// A frame of a peer could not be decoded.

@@ -74,8 +74,8 @@ catalogue! {
     Role = "role", "role may not do this";
     /// A limit of the session or the node is reached; see the documentation of limits.
     Limit = "limit", "limit reached";
-    /// The session or tenant exceeds its rate.
-    Rate = "rate", "rate limit exceeded";
+    /// The session or its tenant publishes more than it may in messages or bytes per second. Try again when told, or publish less.
+    Rate = "rate-limited", "rate limit exceeded";
     /// A broker or session that must take the message did not keep up for five seconds. Try again later, or publish less.
     Congested = "congested", "a subscriber or its broker does not keep up";
     /// The payload is larger than the fabric allows.

@@ -457,5 +457,21 @@ pub const RELIABLE_GIVE_UP_MS: u64 = 30_000;
 pub const RELIABLE_WAIT_MS_MAX: u64 = 5_000;
 /// Pause after a lane on the way was full, in milliseconds, unless the round trip is longer.
 pub const RELIABLE_FULL_LANE_MS: u64 = 20;
+/// Most messages per second that a limit may name: no broker takes as many, and sums stay far from overflow.
+pub const RATE_MESSAGES_MAX: u64 = 1_000_000_000;
+/// Most bytes per second that a limit may name: a terabit per second.
+pub const RATE_BYTES_MAX: u64 = 125_000_000_000;
+/// How long a rate may be saved up unless a section says otherwise, in milliseconds.
+pub const RATE_BURST_MS_DEFAULT: u32 = 1_000;
+/// Longest time for which a rate may be saved up, in milliseconds: what a minute saves is no burst any more.
+pub const RATE_BURST_MS_MAX: u32 = 60_000;
+/// What a session takes of its tenant's rate at once beyond the message at hand, in microseconds of the rate: one lock for
+/// many messages, and little enough that another session hardly misses it until the rest comes back.
+pub const RATE_LEASE_MICROS: u64 = 5_000;
+/// What classes that wait leave of a saved-up rate to those that do not, in microseconds of the rate at most: a flood of `bulk`
+/// must not refuse every `live`.
+pub const RATE_FLOOR_MICROS: u64 = 100_000;
+/// Refusals for the rate that a session is told of in a second where nobody asks for an answer; all are counted.
+pub const RATE_TEXTS_PER_SECOND: u32 = 4;
 /// How often what is due is looked for, in milliseconds: a fraction of the shortest time-out.
 pub const RELIABLE_TICK_MS: u64 = 20;

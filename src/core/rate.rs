@@ -1,11 +1,21 @@
 //! Rates: token buckets, and a limiter for log lines.
 //!
-//! For ingress limits per tenant and session, for shaping an edge, and for keeping logs readable under attack. All
+//! For ingress limits per tenant and session ([`Ingress`], [`Meter`]), for shaping an edge, and for keeping logs readable
+//! under attack. All
 //! arithmetic is in whole millionths of a token, so that a bucket neither gains nor loses over any length of time. Time
 //! is an argument; a time before the last one counts as no time passed. Nothing here sleeps or decides what a refusal
 //! means.
 
+use crate::limits::RATE_FLOOR_MICROS;
 use crate::time::Time;
+
+mod ingress;
+mod limits;
+mod meter;
+
+pub use ingress::Ingress;
+pub use limits::{RateBounds, RateLimits};
+pub use meter::{Meter, Over};
 
 /// Millionths of a token per token: a rate per second times microseconds is then exact.
 const SCALE: i64 = 1_000_000;
@@ -77,6 +87,28 @@ impl TokenBucket {
         self.balance = self.balance.saturating_sub(scaled(n));
     }
 
+    /// Gives back `n` tokens that were taken and not used, up to the burst.
+    pub fn refund(&mut self, n: u64) {
+        self.balance = self.balance.saturating_add(scaled(n)).min(scaled(self.burst));
+    }
+
+    /// Whole tokens there are now.
+    pub fn tokens(&mut self, now: Time) -> u64 {
+        self.refill(now);
+        u64::try_from(self.balance / SCALE).unwrap_or(0)
+    }
+
+    /// What those who can wait leave to those who cannot: an eighth of the burst, of [`RATE_FLOOR_MICROS`] at most.
+    const fn floor(&self) -> u64 {
+        let (burst, rate) = (self.burst / 8, self.earned_in(RATE_FLOOR_MICROS));
+        if burst < rate { burst } else { rate }
+    }
+
+    /// Whole tokens that come in some microseconds.
+    const fn earned_in(&self, micros: u64) -> u64 {
+        self.rate.saturating_mul(micros) / 1_000_000
+    }
+
     fn refill(&mut self, now: Time) {
         let micros = now.micros_since(self.last);
         self.last = self.last.max(now);
@@ -108,19 +140,64 @@ impl Dual {
     /// # Errors
     /// Microseconds until both would grant it (`u64::MAX`: never).
     pub fn take(&mut self, messages: u64, bytes: u64, now: Time) -> Result<(), u64> {
-        let by_messages = self.messages.as_mut().map_or(0, |bucket| bucket.wait_micros(messages, now));
-        let by_bytes = self.bytes.as_mut().map_or(0, |bucket| bucket.wait_micros(bytes, now));
-        let wait = by_messages.max(by_bytes);
+        let wait = self.wait_micros(messages, bytes, false, now);
         if wait > 0 {
             return Err(wait);
         }
+        self.charge(messages, bytes, now);
+        Ok(())
+    }
+
+    /// Microseconds until both would grant it; with `leaves`, and have something left for those who cannot wait.
+    pub fn wait_micros(&mut self, messages: u64, bytes: u64, leaves: bool, now: Time) -> u64 {
+        let wait = |bucket: &mut Option<TokenBucket>, n: u64| {
+            let Some(bucket) = bucket else { return 0 };
+            let floor = if leaves { bucket.floor() } else { 0 };
+            bucket.wait_micros(n.saturating_add(floor), now)
+        };
+        wait(&mut self.messages, messages).max(wait(&mut self.bytes, bytes))
+    }
+
+    /// Takes from both whatever the balance.
+    pub fn charge(&mut self, messages: u64, bytes: u64, now: Time) {
         if let Some(bucket) = &mut self.messages {
             bucket.charge(messages, now);
         }
         if let Some(bucket) = &mut self.bytes {
             bucket.charge(bytes, now);
         }
-        Ok(())
+    }
+
+    /// Gives back what was taken and not used.
+    pub fn refund(&mut self, messages: u64, bytes: u64) {
+        if let Some(bucket) = &mut self.messages {
+            bucket.refund(messages);
+        }
+        if let Some(bucket) = &mut self.bytes {
+            bucket.refund(bytes);
+        }
+    }
+
+    /// Messages and bytes that could be taken now beside others, of at most what comes in `micros`; `None` for no limit. With
+    /// `leaves` as [`Self::wait_micros`].
+    fn spare(&mut self, micros: u64, leaves: bool, now: Time) -> (Option<u64>, Option<u64>) {
+        let spare = |bucket: &mut Option<TokenBucket>| {
+            let bucket = bucket.as_mut()?;
+            let floor = if leaves { bucket.floor() } else { 0 };
+            Some(bucket.tokens(now).saturating_sub(floor).min(bucket.earned_in(micros)))
+        };
+        (spare(&mut self.messages), spare(&mut self.bytes))
+    }
+
+    /// Changes the limits, each a rate and a burst. What was earned stays, up to the new burst; what was not limited begins full.
+    fn adapt(&mut self, messages: Option<(u64, u64)>, bytes: Option<(u64, u64)>, now: Time) {
+        let adapt = |bucket: &mut Option<TokenBucket>, limit: Option<(u64, u64)>| match (&mut *bucket, limit) {
+            (Some(bucket), Some((rate, burst))) => bucket.set(rate, burst, now),
+            (None, Some((rate, burst))) => *bucket = Some(TokenBucket::new(rate, burst, now)),
+            (_, None) => *bucket = None,
+        };
+        adapt(&mut self.messages, messages);
+        adapt(&mut self.bytes, bytes);
     }
 }
 

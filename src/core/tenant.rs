@@ -15,6 +15,7 @@ use crate::count::Counters;
 use crate::data::ReplyRoutes;
 use crate::limits::TENANT_KEYS_MAX;
 use crate::name::TenantId;
+use crate::rate::{Ingress, RateBounds};
 use crate::table::Table;
 use crate::tally::Tallies;
 
@@ -33,6 +34,7 @@ pub struct Tenant {
     replies: ReplyRoutes,
     tallies: Tallies,
     sessions: AtomicU32,
+    ingress: Arc<Ingress>,
 }
 
 impl Tenant {
@@ -42,6 +44,7 @@ impl Tenant {
         Self {
             key,
             id: section.tenant.clone(),
+            ingress: Arc::new(Ingress::new(section.limits)),
             section: ArcSwap::new(section),
             table: ArcSwap::from_pointee(Table::default()),
             counters: Counters::default(),
@@ -99,6 +102,12 @@ impl Tenant {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// What its sessions may publish.
+    #[must_use]
+    pub const fn ingress(&self) -> &Arc<Ingress> {
+        &self.ingress
+    }
+
     /// What became of copies that nobody acknowledges.
     #[must_use]
     pub const fn tallies(&self) -> &Tallies {
@@ -120,6 +129,8 @@ pub struct Tenants {
     by_key: Vec<Arc<Tenant>>,
     /// Those that are not in the bundle any more.
     gone: BTreeMap<TenantId, TenantKey>,
+    /// What this broker lets any of them have.
+    bounds: RateBounds,
 }
 
 /// More tenants have come and gone than one life of a node numbers.
@@ -137,7 +148,7 @@ impl Tenants {
             .map(|(section, key)| Arc::new(Tenant::new(TenantKey(key), section)))
             .collect();
         let by_id = by_key.iter().map(|t| (t.id().clone(), Arc::clone(t))).collect();
-        Self { by_id, by_key, gone: BTreeMap::new() }
+        Self { by_id, by_key, gone: BTreeMap::new(), bounds: RateBounds::default() }
     }
 
     /// The tenants of a newer bundle. Whoever had a number keeps it, with table and counters, and gets its new section at
@@ -167,7 +178,17 @@ impl Tenants {
         }
         renewed.into_iter().for_each(|(tenant, section)| tenant.section.store(section));
         let gone = by_key.iter().filter(|t| !by_id.contains_key(t.id())).map(|t| (t.id().clone(), t.key())).collect();
-        Ok(Self { by_id, by_key, gone })
+        Ok(Self { by_id, by_key, gone, bounds: self.bounds }.bounded(self.bounds))
+    }
+
+    /// The same tenants, none of which may publish more than the bounds of this broker. It holds for sessions that are
+    /// connected, too, and for whoever follows by [`Self::renew`].
+    #[must_use]
+    pub fn bounded(self, bounds: RateBounds) -> Self {
+        for tenant in self.by_id.values() {
+            tenant.ingress.set(tenant.section.load().limits.within(&bounds));
+        }
+        Self { bounds, ..self }
     }
 
     /// The tenant with this id.

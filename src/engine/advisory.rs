@@ -101,7 +101,7 @@ impl Advisor {
         let outgoing = Outgoing { name: name.as_bytes(), payload: payload.as_bytes(), ..Outgoing::default() };
         let mut effects = Effects::default();
         let published = voice.client.publish(&voice.identity, &outgoing, now, &mut effects);
-        if matches!(published, Err(Unpublished::Wait | Unpublished::Denied(_, Deny::Congested))) {
+        if matches!(published, Err(Unpublished::Wait(_) | Unpublished::Denied(_, Deny::Congested))) {
             // The node waits for nobody: what finds no room is lost, and counted.
             tenant.counters().class(Class::Ctrl).dropped(DropReason::Congested, 1);
         } else {
@@ -115,7 +115,7 @@ impl Advisor {
         let make = || {
             let speaker = Arc::new(Principal::internal(tenant.id().clone()));
             let identity = Identity::new(Arc::clone(&self.shared), speaker, now);
-            let client = Client::open(&identity, Dialect::Native, Class::Ctrl, true);
+            let client = Client::open(&identity, Dialect::Native, Class::Ctrl, true, now);
             let limiter = LogLimiter::new(ADVISORIES_PER_SECOND, now);
             Arc::new(Mutex::new(Voice { identity, client, limiter }))
         };

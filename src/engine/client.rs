@@ -27,8 +27,10 @@ use crate::sender::Sender;
 use crate::shared::Shared;
 
 pub(crate) mod route;
+mod toll;
 
 use route::{MatchCache, Publisher, Route};
+use toll::Toll;
 
 /// What a session machine brought about, for its caller to carry out.
 #[derive(Debug, Default)]
@@ -47,6 +49,8 @@ pub struct Effects {
     pub allowances: Vec<String>,
     /// Whether the session waits for room: the rest of its bytes is to be given to it again, soon or when its port says so.
     pub waits: bool,
+    /// When it is to be given them at the latest, where that is known: it waits for its rate.
+    pub until: Option<Time>,
 }
 
 /// A message as a client publishes it, its names unchecked.
@@ -73,8 +77,18 @@ pub struct Outgoing<'m> {
 pub enum Unpublished<'m> {
     /// What was refused, the name or the reply subject, and why; nothing is counted or logged yet.
     Denied(&'m [u8], Deny),
-    /// Somebody who must get it has no room: it is to be tried again, and nothing of the session before.
-    Wait,
+    /// It is to be tried again, and nothing of the session before: somebody who must get it has no room or, with a time, it
+    /// is above its rate until then.
+    Wait(Option<Time>),
+    /// It is the first one of the session in its tenant: it is to be tried again when the command that was left has taken effect.
+    Unsynced,
+    /// It is above its rate, and was counted.
+    Over {
+        /// When trying again makes sense, in milliseconds.
+        retry_after_ms: u32,
+        /// Whether the client is to be told; the refusal is counted among all others when it is.
+        told: bool,
+    },
 }
 
 impl<'m> From<(&'m [u8], Deny)> for Unpublished<'m> {
@@ -166,6 +180,7 @@ pub struct Client {
     cache: MatchCache,
     /// Since when a publish waits for room.
     waiting: Option<Time>,
+    toll: Option<Toll>,
     /// Tenants for which this session has said that it publishes.
     publishes: HashSet<TenantKey>,
     /// Whether its own tenant is among them.
@@ -175,7 +190,7 @@ pub struct Client {
 impl Client {
     /// Opens a session; `echo` says whether it gets its own messages back.
     #[must_use]
-    pub fn open(identity: &Identity, dialect: Dialect, default_class: Class, echo: bool) -> Self {
+    pub fn open(identity: &Identity, dialect: Dialect, default_class: Class, echo: bool, now: Time) -> Self {
         let shared = &identity.shared;
         let handle = shared.next_sender();
         let inbox = Inbox::new(SessionLanes::default());
@@ -188,6 +203,7 @@ impl Client {
             turn: u64::from(handle),
             cache: MatchCache::default(),
             waiting: None,
+            toll: identity.tenant().map(|tenant| Toll::new(tenant, now)),
             publishes: HashSet::new(),
             publishes_at_home: false,
         }
@@ -230,9 +246,55 @@ impl Client {
         Ok(())
     }
 
+    /// Takes a publish of the client: pays for it, and then publishes it. To be called again for the same one after
+    /// [`Unpublished::Wait`] and [`Unpublished::Unsynced`], for which it has been paid, or will be just once.
+    ///
+    /// # Errors
+    /// [`Unpublished`].
+    pub fn offer<'m>(
+        &mut self,
+        identity: &Identity,
+        outgoing: &Outgoing<'m>,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Result<Published, Unpublished<'m>> {
+        self.pay(outgoing, now)?;
+        if self.must_wait(identity, outgoing, effects) {
+            return Err(Unpublished::Unsynced);
+        }
+        let published = self.publish(identity, outgoing, now, effects);
+        if !matches!(published, Err(Unpublished::Wait(_))) {
+            self.done();
+        }
+        published
+    }
+
+    /// Pays for a publish that may be refused before it is offered; see [`Self::done`].
+    ///
+    /// # Errors
+    /// [`Unpublished::Wait`] or [`Unpublished::Over`].
+    pub fn pay(&mut self, outgoing: &Outgoing<'_>, now: Time) -> Result<(), Unpublished<'static>> {
+        let class = outgoing.class.unwrap_or(self.default_class);
+        self.toll.as_mut().map_or(Ok(()), |toll| toll.pay(outgoing, class, now))
+    }
+
+    /// A publish that was paid is refused without being offered: the next one is another one.
+    pub fn done(&mut self) {
+        if let Some(toll) = &mut self.toll {
+            toll.done();
+        }
+    }
+
+    /// Everything that was read is worked on: what was taken of the tenant's rate in stock goes back.
+    pub fn settle(&mut self) {
+        if let Some(toll) = &mut self.toll {
+            toll.settle();
+        }
+    }
+
     /// Whether a publish must wait until the interest of other brokers in its tenant is known here: it is the session's
     /// first one there, and the command that asks is left in `effects`. What policy refuses asks for nothing.
-    pub fn must_wait(&mut self, identity: &Identity, outgoing: &Outgoing<'_>, effects: &mut Effects) -> bool {
+    fn must_wait(&mut self, identity: &Identity, outgoing: &Outgoing<'_>, effects: &mut Effects) -> bool {
         let at_home = !outgoing.name.starts_with(b"T.");
         if at_home && self.publishes_at_home {
             return false;
@@ -298,7 +360,7 @@ impl Client {
         let Ok(reached) = route::publish(shared, route, &message, &own, now, &mut effects.batch) else {
             let since = *self.waiting.get_or_insert(now);
             let patient = now < since.plus_millis(RELIABLE_WAIT_MS_MAX);
-            return Err(if patient { Unpublished::Wait } else { (outgoing.name, Deny::Congested).into() });
+            return Err(if patient { Unpublished::Wait(None) } else { (outgoing.name, Deny::Congested).into() });
         };
         self.waiting = None;
         let counters = route.tenant().counters().class(route.class());

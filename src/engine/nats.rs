@@ -107,34 +107,30 @@ impl NatsSession {
         }
     }
 
-    fn on_op(&mut self, op: Op<'_>, now: Time, effects: &mut Effects) -> Result<(), NatsEnd> {
+    /// Whether the operation is done with; otherwise it is to be taken again, later.
+    fn on_op(&mut self, op: Op<'_>, now: Time, effects: &mut Effects) -> Result<bool, NatsEnd> {
         match op {
-            Op::Connect(json) => return self.on_connect(json, effects),
-            Op::Ping => {
-                match &self.client {
-                    Some(client) => {
-                        effects.commands.push(Command::Ping { port: Arc::clone(client.port()), token: 0 });
-                    }
-                    None => return Err(NatsError::BeforeConnect),
-                }
-                return Ok(());
-            }
-            Op::Pong => return Ok(()),
+            Op::Connect(json) => self.on_connect(json, now, effects)?,
+            Op::Ping => match &self.client {
+                Some(client) => effects.commands.push(Command::Ping { port: Arc::clone(client.port()), token: 0 }),
+                None => return Err(NatsError::BeforeConnect),
+            },
+            Op::Pong => {}
             Op::Sub { subject, queue, sid } => self.on_sub(subject, queue, sid, now, effects),
             Op::Unsub { sid, max } => self.on_unsub(sid, max, effects),
             Op::Pub { subject, reply, payload } => {
                 let outgoing = Outgoing { name: subject, reply, payload, ..Outgoing::default() };
-                self.on_publish(&outgoing, now, effects);
+                return Ok(self.on_publish(&outgoing, now, effects));
             }
             Op::Hpub { subject, reply, headers, payload } => {
                 let outgoing = Outgoing { name: subject, reply, headers, payload, ..Outgoing::default() };
-                self.on_publish(&outgoing, now, effects);
+                return Ok(self.on_publish(&outgoing, now, effects));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn on_connect(&mut self, json: &[u8], effects: &mut Effects) -> Result<(), NatsEnd> {
+    fn on_connect(&mut self, json: &[u8], now: Time, effects: &mut Effects) -> Result<(), NatsEnd> {
         if self.client.is_some() {
             return Err(NatsError::UnknownOperation);
         }
@@ -143,7 +139,7 @@ impl NatsSession {
             return Err(NatsError::BeforeConnect);
         }
         let dialect = Dialect::Nats { headers: self.options.headers };
-        self.client = Some(Client::open(&self.identity, dialect, Class::Live, self.options.echo));
+        self.client = Some(Client::open(&self.identity, dialect, Class::Live, self.options.echo, now));
         self.ok(effects);
         Ok(())
     }
@@ -199,42 +195,50 @@ impl NatsSession {
         self.ok(effects);
     }
 
-    /// Whether a publish waits; see [`Client::must_wait`].
-    fn must_wait(&mut self, op: &Op<'_>, effects: &mut Effects) -> bool {
-        let (Op::Pub { subject, .. } | Op::Hpub { subject, .. }) = op else { return false };
-        let outgoing = Outgoing { name: subject, ..Outgoing::default() };
-        let client = self.client.as_mut().filter(|_| *subject != USER_INFO);
-        client.is_some_and(|client| client.must_wait(&self.identity, &outgoing, effects))
-    }
-
-    fn on_publish(&mut self, outgoing: &Outgoing<'_>, now: Time, effects: &mut Effects) {
+    /// Whether the publish is done with; otherwise it is to be taken again, later.
+    fn on_publish(&mut self, outgoing: &Outgoing<'_>, now: Time, effects: &mut Effects) -> bool {
         let (subject, reply) = (outgoing.name, outgoing.reply);
-        if self.options.pedantic && has_wildcard(subject) {
-            return Refusal::InvalidPublishSubject.encode_into(&mut effects.replies);
-        }
         if subject == USER_INFO && !reply.is_empty() {
             self.answer_user_info(reply, effects);
-            return self.ok(effects);
+            self.ok(effects);
+            return true;
         }
-        if outgoing.headers.len() > HEADERS_BYTES_MAX {
-            return self.refuse_publish(subject, Deny::PayloadTooLarge, now, effects);
-        }
-        let class = match class_of(outgoing.headers) {
-            Ok(class) => class,
-            Err(reason) => return self.refuse_publish(subject, reason, now, effects),
-        };
-        let outgoing = Outgoing { class, ..*outgoing };
-        let Some(client) = &mut self.client else { return };
-        match client.publish(&self.identity, &outgoing, now, effects) {
+        let class = class_of(outgoing.headers);
+        let outgoing = Outgoing { class: class.ok().flatten(), ..*outgoing };
+        let invalid = self.options.pedantic && has_wildcard(subject);
+        let Some(client) = &mut self.client else { return true };
+        // Whatever comes of it, it is paid first.
+        let published = client.pay(&outgoing, now).and_then(|()| match class {
+            Ok(_) if !invalid => client.offer(&self.identity, &outgoing, now, effects),
+            _ => {
+                client.done();
+                Err(Unpublished::Denied(subject, class.err().filter(|_| !invalid).unwrap_or(Deny::MalformedName)))
+            }
+        });
+        match published {
             Ok(published) => {
                 self.ok(effects);
                 if published.no_responders && self.options.no_responders {
                     self.answer_no_responders(subject, reply, effects);
                 }
             }
-            Err(Unpublished::Wait) => effects.waits = true,
+            Err(Unpublished::Wait(until)) => {
+                (effects.waits, effects.until) = (true, until);
+                return false;
+            }
+            Err(Unpublished::Unsynced) => return false,
+            Err(Unpublished::Denied(..)) if invalid => {
+                Refusal::InvalidPublishSubject.encode_into(&mut effects.replies);
+            }
             Err(Unpublished::Denied(subject, reason)) => self.refuse_publish(subject, reason, now, effects),
+            Err(Unpublished::Over { retry_after_ms, told: true }) => {
+                let text = self.identity.refuse(Access::Write, subject, Deny::Rate, now, effects);
+                let reason = &format!("{text}, try again in {retry_after_ms} ms");
+                Refusal::Publish { subject, reason }.encode_into(&mut effects.replies);
+            }
+            Err(Unpublished::Over { .. }) => {}
         }
+        true
     }
 
     fn refuse_publish(&mut self, subject: &[u8], reason: Deny, now: Time, effects: &mut Effects) {
@@ -315,38 +319,12 @@ impl Machine for NatsSession {
     }
 
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, NatsEnd> {
-        let mut used = 0;
-        effects.waits = false;
-        loop {
-            let limits = match self.client {
-                Some(_) => NatsLimits::open(self.identity.shared.max_payload_bytes, self.options.headers),
-                None => NatsLimits::BEFORE_CONNECT,
-            };
-            match next_op(buffer.get(used..).unwrap_or_default(), &limits) {
-                Ok(Next::Need(_)) => return Ok(used),
-                Ok(Next::Op { op, bytes }) => {
-                    let publishes = matches!(op, Op::Pub { .. } | Op::Hpub { .. });
-                    if publishes && (!effects.commands.is_empty() || self.must_wait(&op, effects)) {
-                        return Ok(used);
-                    }
-                    self.on_op(op, now, effects)?;
-                    if effects.waits {
-                        return Ok(used);
-                    }
-                    used += bytes;
-                }
-                Err(error) => match error.skip_bytes() {
-                    Some(bytes) => {
-                        error.refusal().encode_into(&mut effects.replies);
-                        used += bytes;
-                    }
-                    None => {
-                        self.count_fault(&error);
-                        return Err(error);
-                    }
-                },
-            }
+        (effects.waits, effects.until) = (false, None);
+        let used = self.take(buffer, now, effects);
+        if let Some(client) = &mut self.client {
+            client.settle();
         }
+        used
     }
 
     fn probe(&self, _number: u64, out: &mut BytesMut) {
@@ -379,6 +357,39 @@ impl Machine for NatsSession {
 }
 
 impl NatsSession {
+    fn take(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, NatsEnd> {
+        let mut used = 0;
+        loop {
+            let limits = match self.client {
+                Some(_) => NatsLimits::open(self.identity.shared.max_payload_bytes, self.options.headers),
+                None => NatsLimits::BEFORE_CONNECT,
+            };
+            match next_op(buffer.get(used..).unwrap_or_default(), &limits) {
+                Ok(Next::Need(_)) => return Ok(used),
+                Ok(Next::Op { op, bytes }) => {
+                    let publishes = matches!(op, Op::Pub { .. } | Op::Hpub { .. });
+                    if publishes && !effects.commands.is_empty() {
+                        return Ok(used);
+                    }
+                    if !self.on_op(op, now, effects)? {
+                        return Ok(used);
+                    }
+                    used += bytes;
+                }
+                Err(error) => match error.skip_bytes() {
+                    Some(bytes) => {
+                        error.refusal().encode_into(&mut effects.replies);
+                        used += bytes;
+                    }
+                    None => {
+                        self.count_fault(&error);
+                        return Err(error);
+                    }
+                },
+            }
+        }
+    }
+
     fn count_fault(&self, error: &NatsError) {
         if let (NatsError::PayloadTooLarge { .. }, Some(tenant)) = (error, self.identity.tenant()) {
             tenant.counters().deny(Access::Write, Deny::PayloadTooLarge);
@@ -391,6 +402,9 @@ impl NatsSession {
 fn class_of(headers: &[u8]) -> Result<Option<Class>, Deny> {
     if headers.is_empty() {
         return Ok(None);
+    }
+    if headers.len() > HEADERS_BYTES_MAX {
+        return Err(Deny::PayloadTooLarge);
     }
     match header_value(headers, CLASS_HEADER) {
         None => Ok(None),

@@ -95,42 +95,12 @@ impl Machine for NativeSession {
 
     /// Stops before a data frame while commands are waiting, so that a publish sees the subscriptions sent before it.
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
-        let mut used = 0;
-        effects.waits = false;
-        loop {
-            let limits = match self.client {
-                Some(_) => FrameLimits::open(self.identity.shared.max_payload_bytes),
-                None => FrameLimits::BEFORE_HELLO,
-            };
-            match next_frame(buffer.get(used..).unwrap_or_default(), &limits) {
-                Ok(Next::Need(_)) => return Ok(used),
-                Ok(Next::Control { kind, body, frame_bytes }) => {
-                    match Control::decode(kind, body, limits.control_bytes_max)? {
-                        Some(control) => self.on_control(control, now, effects)?,
-                        None if self.client.is_none() => return Err(SessionEnd::Unexpected("frame before hello")),
-                        None => {}
-                    }
-                    used += frame_bytes;
-                }
-                Ok(Next::Data { frame, frame_bytes }) => {
-                    if !effects.commands.is_empty() {
-                        return Ok(used);
-                    }
-                    if self.must_wait(&frame, effects) {
-                        return Ok(used);
-                    }
-                    self.on_data(&frame, now, effects)?;
-                    if effects.waits {
-                        return Ok(used);
-                    }
-                    used += frame_bytes;
-                }
-                Err(error) => {
-                    self.refuse_oversize(&error, now, effects);
-                    return Err(error.into());
-                }
-            }
+        (effects.waits, effects.until) = (false, None);
+        let used = self.take(buffer, now, effects);
+        if let Some(client) = &mut self.client {
+            client.settle();
         }
+        used
     }
 
     fn probe(&self, number: u64, out: &mut BytesMut) {
@@ -165,17 +135,51 @@ fn goodbye(code: &str, text: &str, grace_ms: u32, out: &mut BytesMut) {
 }
 
 impl NativeSession {
+    fn take(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
+        let mut used = 0;
+        loop {
+            let limits = match self.client {
+                Some(_) => FrameLimits::open(self.identity.shared.max_payload_bytes),
+                None => FrameLimits::BEFORE_HELLO,
+            };
+            match next_frame(buffer.get(used..).unwrap_or_default(), &limits) {
+                Ok(Next::Need(_)) => return Ok(used),
+                Ok(Next::Control { kind, body, frame_bytes }) => {
+                    match Control::decode(kind, body, limits.control_bytes_max)? {
+                        Some(control) => self.on_control(control, now, effects)?,
+                        None if self.client.is_none() => return Err(SessionEnd::Unexpected("frame before hello")),
+                        None => {}
+                    }
+                    used += frame_bytes;
+                }
+                Ok(Next::Data { frame, frame_bytes }) => {
+                    if !effects.commands.is_empty() {
+                        return Ok(used);
+                    }
+                    if !self.on_data(&frame, now, effects)? {
+                        return Ok(used);
+                    }
+                    used += frame_bytes;
+                }
+                Err(error) => {
+                    self.refuse_oversize(&error, now, effects);
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
     fn refuse_oversize(&mut self, error: &FrameError, now: Time, effects: &mut Effects) {
         let FrameError::PayloadTooLarge { seq, .. } = error else { return };
         if let (Some(client), Some(tenant)) = (&self.client, self.identity.tenant()) {
             tenant.counters().class(client.default_class()).dropped(DropReason::TooLarge, 1);
         }
-        self.deny(Access::Write, b"", seq.unwrap_or(0), Deny::PayloadTooLarge, now, effects);
+        self.deny(Access::Write, b"", seq.unwrap_or(0), (Deny::PayloadTooLarge, None), now, effects);
     }
 
     fn on_control(&mut self, control: Control, now: Time, effects: &mut Effects) -> Result<(), SessionEnd> {
         match (control, &self.client) {
-            (Control::Hello(hello), None) => self.on_hello(&hello, effects),
+            (Control::Hello(hello), None) => self.on_hello(&hello, now, effects),
             (Control::Subscribe(subscribe), Some(_)) => {
                 self.on_subscribe(&subscribe, now, effects);
                 Ok(())
@@ -193,7 +197,7 @@ impl NativeSession {
         }
     }
 
-    fn on_hello(&mut self, hello: &Hello, effects: &mut Effects) -> Result<(), SessionEnd> {
+    fn on_hello(&mut self, hello: &Hello, now: Time, effects: &mut Effects) -> Result<(), SessionEnd> {
         if !hello.versions.contains(&PROTOCOL_VERSION) {
             return Err(SessionEnd::Version);
         }
@@ -201,7 +205,7 @@ impl NativeSession {
             return Err(SessionEnd::UnknownTenant);
         }
         let class = Class::from_code(hello.default_class).unwrap_or(Class::Live);
-        self.client = Some(Client::open(&self.identity, Dialect::Native, class, hello.echo));
+        self.client = Some(Client::open(&self.identity, Dialect::Native, class, hello.echo, now));
         let (shared, principal) = (&self.identity.shared, &self.identity.principal);
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
@@ -225,17 +229,12 @@ impl NativeSession {
         let (text, queue) = (subscribe.filter.as_bytes(), subscribe.queue.as_deref());
         let asked = client.subscribe(&self.identity, text, queue, subscribe.sid, &[], subscribe.local_only, effects);
         if let Err(reason) = asked {
-            self.deny(Access::Read, text, u64::from(subscribe.sid), reason, now, effects);
+            self.deny(Access::Read, text, u64::from(subscribe.sid), (reason, None), now, effects);
         }
     }
 
-    fn must_wait(&mut self, frame: &DataFrame<'_>, effects: &mut Effects) -> bool {
-        let outgoing = Outgoing { name: frame.name, class: frame.class, ..Outgoing::default() };
-        let client = self.client.as_mut().filter(|_| frame.kind == DataKind::Publish);
-        client.is_some_and(|client| client.must_wait(&self.identity, &outgoing, effects))
-    }
-
-    fn on_data(&mut self, frame: &DataFrame<'_>, now: Time, effects: &mut Effects) -> Result<(), SessionEnd> {
+    /// Whether the frame is done with; otherwise it is to be taken again, later.
+    fn on_data(&mut self, frame: &DataFrame<'_>, now: Time, effects: &mut Effects) -> Result<bool, SessionEnd> {
         if frame.kind != DataKind::Publish {
             return Err(SessionEnd::Unexpected("data frame of a broker"));
         }
@@ -249,17 +248,35 @@ impl NativeSession {
             ttl_ms: frame.ttl_ms,
             number: frame.seq,
         };
-        match client.publish(&self.identity, &outgoing, now, effects) {
+        let id = frame.seq.unwrap_or(0);
+        match client.offer(&self.identity, &outgoing, now, effects) {
             Ok(published) => answer(frame, published, effects),
-            Err(Unpublished::Wait) => effects.waits = true,
-            Err(Unpublished::Denied(subject, reason)) => {
-                self.deny(Access::Write, subject, frame.seq.unwrap_or(0), reason, now, effects);
+            Err(Unpublished::Wait(until)) => {
+                (effects.waits, effects.until) = (true, until);
+                return Ok(false);
             }
+            Err(Unpublished::Unsynced) => return Ok(false),
+            Err(Unpublished::Denied(subject, reason)) => {
+                let retry_after_ms = (reason == Deny::Congested).then_some(RETRY_AFTER_MS);
+                self.deny(Access::Write, subject, id, (reason, retry_after_ms), now, effects);
+            }
+            Err(Unpublished::Over { retry_after_ms, told: true }) => {
+                self.deny(Access::Write, frame.name, id, (Deny::Rate, Some(retry_after_ms)), now, effects);
+            }
+            Err(Unpublished::Over { .. }) => {}
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn deny(&mut self, access: Access, subject: &[u8], id: u64, reason: Deny, now: Time, effects: &mut Effects) {
+    fn deny(
+        &mut self,
+        access: Access,
+        subject: &[u8],
+        id: u64,
+        (reason, retry_after_ms): (Deny, Option<u32>),
+        now: Time,
+        effects: &mut Effects,
+    ) {
         let text = self.identity.refuse(access, subject, reason, now, effects);
         let denied = Denied {
             access: access as u8,
@@ -267,7 +284,7 @@ impl NativeSession {
             subject: clip(subject, QUALIFIED_BYTES_MAX),
             code: reason.code().to_owned(),
             text: clip(text.as_bytes(), TEXT_BYTES_MAX),
-            retry_after_ms: (reason == Deny::Congested).then_some(RETRY_AFTER_MS),
+            retry_after_ms,
         };
         append(&mut effects.replies, &denied.into());
     }

@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 
 use glocal_core::name::{Label, NodeId, RawFilter, TenantId};
+use glocal_core::rate::RateLimits;
 use glocal_core::time::UnixTime;
 
 mod check;
@@ -131,6 +132,8 @@ pub struct TenantPlan {
     pub owner_only_replies: bool,
     /// Most sessions on one node; 0 for no limit beyond the node's.
     pub sessions_max: u32,
+    /// What it and each of its sessions may publish through one node.
+    pub limits: RateLimits,
 }
 
 /// One agent with a certificate.

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use glocal_core::bundle::TenantIdForm;
 use glocal_core::limits::CONFIG_BYTES_MAX;
 use glocal_core::name::{Label, NodeId, RawFilter, TenantId};
+use glocal_core::rate::RateBounds;
 
 pub use docs::markdown;
 pub use glob::{TenantGlob, TenantSet};
@@ -97,6 +98,9 @@ pub struct Config {
     pub log_level: tracing::Level,
     /// `lame_duck_ms`: how long clients are given to leave at shutdown.
     pub lame_duck_ms: u64,
+    /// `tenant_messages_per_s`, `tenant_bytes_per_s`, `session_messages_per_s` and `session_bytes_per_s`: what any tenant and
+    /// any session may publish here at most.
+    pub rates: RateBounds,
     /// `ready_file`: written when all listeners are bound.
     pub ready_file: Option<PathBuf>,
     /// `runtime_threads`: worker threads; 0 means one per core.

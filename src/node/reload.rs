@@ -198,7 +198,8 @@ impl Held {
         }
         let sections: Vec<_> = bundle.sections().cloned().map(Arc::new).collect();
         let tenants = context.shared.tenants().renew(sections);
-        let tenants = Arc::new(tenants.map_err(|error| Refused::new(BundleRefusal::TooMany, error))?);
+        let tenants = tenants.map_err(|error| Refused::new(BundleRefusal::TooMany, error))?;
+        let tenants = Arc::new(tenants.bounded(config.rates));
         // From here on nothing fails.
         self.epoch += 1;
         let first_new = self.links.len();

@@ -202,10 +202,7 @@ where
                 }
                 Ok(Event::Closed) => return End::Closed,
                 Ok(Event::Changed) => {
-                    if self.context.lame_duck.is_cancelled() && self.leaving.is_none() {
-                        self.leave(now);
-                    }
-                    if let Err(end) = self.retain() {
+                    if let Err(end) = self.on_change(now).await {
                         return end;
                     }
                     next_look = next_look.min(self.next_look(now));
@@ -244,6 +241,15 @@ where
         }
     }
 
+    async fn on_change(&mut self, now: Time) -> Result<(), End<M::End>> {
+        if self.context.lame_duck.is_cancelled() && self.leaving.is_none() {
+            self.leave(now);
+        }
+        self.retain()?;
+        // Limits may have changed, too.
+        if self.waits.is_some() { self.on_read(now).await } else { Ok(()) }
+    }
+
     async fn on_read(&mut self, now: Time) -> Result<(), End<M::End>> {
         loop {
             let used = self.machine.on_bytes(&self.buffer, now, &mut self.effects);
@@ -251,8 +257,11 @@ where
             self.carry_out(now).await;
             self.buffer.advance(*used.as_ref().unwrap_or(&0));
             used.map_err(End::Protocol)?;
-            self.waits = self.effects.waits.then(|| now.plus_millis(RELIABLE_TICK_MS));
+            let until = self.effects.until.unwrap_or(now.plus_millis(RELIABLE_TICK_MS));
+            self.waits = self.effects.waits.then_some(until);
             if self.waits.is_some() {
+                // Its silence is ours: it is not read.
+                (self.heard, self.pings) = (now, 0);
                 break;
             }
             if !waits || self.buffer.is_empty() {

@@ -97,6 +97,8 @@ pub struct TenantReport {
     pub present: usize,
     /// Operations refused.
     pub denied: u64,
+    /// What it and its sessions may publish here, bundle and configuration taken together, in words.
+    pub limits: String,
     /// Per class, in the order live, ctrl, tele, bulk; silent classes are left out.
     pub classes: Vec<ClassReport>,
 }
@@ -205,6 +207,7 @@ fn tenant_report(tenant: &Tenant, (remote_filters, present): (usize, usize)) -> 
         remote_filters,
         present,
         denied,
+        limits: tenant.ingress().limits().to_string(),
         classes: Class::ALL.into_iter().map(class).filter(active).collect(),
     }
 }

@@ -9,10 +9,11 @@ use bincode::{Decode, Encode};
 use glocal_core::bundle::{Head, Section};
 use glocal_core::limits::{BUNDLE_BYTES_MAX, CERTIFICATE_BYTES_MAX, HEAD_BYTES_MAX, SECTION_BYTES_MAX, TENANTS_MAX};
 use glocal_core::name::NameError;
+use glocal_core::rate::RateLimits;
 
 mod form;
 
-use form::{WireHead, WireSection};
+use form::{FORM_LIMITED, WireHead, WireLimited, WireSection};
 
 /// First bytes of a bundle file.
 pub const BUNDLE_MAGIC: &[u8; 8] = b"GLOCALB1";
@@ -120,7 +121,11 @@ pub fn decode_head(bytes: &[u8]) -> Result<Head, BundleCodecError> {
 /// # Errors
 /// [`BundleCodecError::TooLarge`] above [`SECTION_BYTES_MAX`].
 pub fn encode_section(section: &Section) -> Result<Vec<u8>, BundleCodecError> {
-    encode(&WireSection::from(section), "section", SECTION_BYTES_MAX)
+    if section.limits == RateLimits::NONE {
+        // As releases without limits know it.
+        return encode(&WireSection::from(section), "section", SECTION_BYTES_MAX);
+    }
+    encode(&WireLimited::from(section), "section", SECTION_BYTES_MAX)
 }
 
 /// Decodes a section. The bytes' digest must have been compared with the head's.
@@ -128,8 +133,13 @@ pub fn encode_section(section: &Section) -> Result<Vec<u8>, BundleCodecError> {
 /// # Errors
 /// What is wrong with the bytes.
 pub fn decode_section(bytes: &[u8]) -> Result<Section, BundleCodecError> {
-    let wire: WireSection =
-        decode(bytes, "section", SECTION_BYTES_MAX, limit::<{ SECTION_BYTES_MAX * MEMORY_FACTOR }>())?;
+    let config = limit::<{ SECTION_BYTES_MAX * MEMORY_FACTOR }>();
+    // The form comes first, and is below the numbers that take more than one byte.
+    if bytes.first().copied().map(u16::from) == Some(FORM_LIMITED) {
+        let wire: WireLimited = decode(bytes, "section", SECTION_BYTES_MAX, config)?;
+        return wire.check();
+    }
+    let wire: WireSection = decode(bytes, "section", SECTION_BYTES_MAX, config)?;
     wire.check()
 }
 

@@ -34,6 +34,7 @@ mod mesh_hostile_bundle;
 mod mesh_hostile_interest;
 mod mesh_life;
 mod mesh_quic;
+mod mesh_rates;
 mod mesh_reload;
 mod mesh_resign;
 mod mesh_sight;

@@ -320,6 +320,7 @@ fn two_brokers_on_any_free_ports_and_the_status_of_one_tenant() {
         let tenants = status["edges"][0]["tenants"].as_array().unwrap();
         assert!(tenants.contains(&"tenantA".into()) && tenants.contains(&"tenantB".into()), "{tenants:?}");
         let of_a = ask(&a.at.socket, "status tenantA").unwrap();
+        assert_eq!(of_a["tenants"][0]["limits"], "none");
         let class = &of_a["tenants"][0]["classes"][0];
         assert_eq!((&class["class"], &class["published"], &class["delivered"]), (&"live".into(), &3.into(), &3.into()));
         assert_eq!(ask(&a.at.socket, "status tenantB").unwrap()["tenants"].as_array().unwrap().len(), 0);

@@ -268,6 +268,9 @@ fn index_section(
     known: &BTreeMap<Label, EdgeEntry>,
 ) -> Result<TenantEntry, BundleError> {
     let tenant = &section.tenant;
+    if !section.limits.is_valid() {
+        return Err(BundleError::Limits { tenant: tenant.clone() });
+    }
     if section.weight == 0 || section.weight > TENANT_WEIGHT_MAX {
         return Err(BundleError::Weight { tenant: tenant.clone(), weight: section.weight });
     }

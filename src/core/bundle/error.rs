@@ -122,6 +122,12 @@ pub enum BundleError {
     /// The same section, or another with the same digest, is there twice.
     #[error("the digest of the section of '{0}' is used twice")]
     RepeatedDigest(TenantId),
+    /// A limit of what the tenant may publish is out of its range.
+    #[error("a rate limit of tenant '{tenant}' is out of range")]
+    Limits {
+        /// The tenant.
+        tenant: TenantId,
+    },
     /// The tenant's weight is zero or above the limit.
     #[error("weight {weight} of tenant '{tenant}' is zero or too large")]
     Weight {

@@ -201,6 +201,8 @@ fn every_broken_section_names_its_tenant_and_entry() {
         assert_eq!(bundle_of(head(), section).err(), Some(BundleError::Serial { owner: owner.clone() }));
     }
     let cases: Vec<Case> = vec![
+        (|s| s.limits.messages_per_s = Some(0), BundleError::Limits { tenant: acme_id.clone() }),
+        (|s| s.limits.live_percent = 101, BundleError::Limits { tenant: acme_id.clone() }),
         (|s| s.weight = 0, BundleError::Weight { tenant: acme_id.clone(), weight: 0 }),
         (
             |s| s.weight = TENANT_WEIGHT_MAX + 1,

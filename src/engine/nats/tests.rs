@@ -6,6 +6,8 @@ use glocal_core::sched::Drops;
 use super::*;
 use crate::testing::{Got, NOW, Node, messages, principal, subscribe};
 
+mod rates;
+
 struct Nats {
     session: NatsSession,
     effects: Effects,

@@ -17,6 +17,7 @@ use crate::testing::{
 };
 
 mod delivery;
+mod rates;
 mod states;
 
 fn counted(node: &Node, tenant: &str) -> u64 {

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use glocal_core::limits::{
-    CONFIG_BYTES_MAX, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING, MAX_PAYLOAD_BYTES_DEFAULT, NODES_MAX, SERIAL_BYTES_MAX,
-    TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
+    CONFIG_BYTES_MAX, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING, MAX_PAYLOAD_BYTES_DEFAULT, NODES_MAX, RATE_BURST_MS_MAX,
+    RATE_BYTES_MAX, RATE_MESSAGES_MAX, SERIAL_BYTES_MAX, TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
 };
 use glocal_core::name::{Label, NodeId, RawFilter, TenantId};
+use glocal_core::rate::RateLimits;
 use glocal_core::time::UnixTime;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -61,6 +62,7 @@ pub(super) struct TenantDraft {
     pub(super) regions: Vec<At<Label>>,
     pub(super) owner_only_replies: bool,
     pub(super) sessions_max: u32,
+    pub(super) limits: RateLimits,
 }
 
 pub(super) struct AgentDraft {
@@ -138,7 +140,8 @@ fn read_root(root: &Reader<'_, '_>, problems: &mut Problems<'_>) -> Draft {
             .filter_map(|text| text.parse(problems, |t| TenantId::parse(t)))
             .collect(),
         max_payload_bytes: root
-            .size(problems, "max_payload", MAX_PAYLOAD_BYTES_MIN..=MAX_PAYLOAD_BYTES_CEILING)
+            .size(problems, "max_payload", u64::from(MAX_PAYLOAD_BYTES_MIN)..=u64::from(MAX_PAYLOAD_BYTES_CEILING))
+            .and_then(|bytes| u32::try_from(bytes).ok())
             .unwrap_or(MAX_PAYLOAD_BYTES_DEFAULT),
         leaf_days: root.number(problems, "leaf_days", 1..=VALIDITY_DAYS_MAX).unwrap_or(LEAF_DAYS_DEFAULT),
         bundle_days: root.number(problems, "bundle_days", 1..=VALIDITY_DAYS_MAX).unwrap_or(BUNDLE_DAYS_DEFAULT),
@@ -262,6 +265,23 @@ fn read_tenant(table: &Reader<'_, '_>, problems: &mut Problems<'_>) -> TenantDra
             .collect(),
         owner_only_replies: table.flag(problems, "owner_only_replies").unwrap_or(false),
         sessions_max: table.number(problems, "sessions_max", 0..=u32::MAX).unwrap_or(0),
+        limits: read_limits(table, problems),
+    }
+}
+
+fn read_limits(table: &Reader<'_, '_>, problems: &mut Problems<'_>) -> RateLimits {
+    let none = RateLimits::NONE;
+    let percent = |key, problems: &mut Problems<'_>| {
+        table.number(problems, key, 1..=100).and_then(|percent| u8::try_from(percent).ok())
+    };
+    RateLimits {
+        messages_per_s: table.large_number(problems, "messages_per_s", 1..=RATE_MESSAGES_MAX),
+        bytes_per_s: table.size(problems, "bytes_per_s", 1..=RATE_BYTES_MAX),
+        burst_ms: table.number(problems, "burst_ms", 1..=RATE_BURST_MS_MAX).unwrap_or(none.burst_ms),
+        live_percent: percent("live_percent", problems).unwrap_or(none.live_percent),
+        ctrl_percent: percent("ctrl_percent", problems).unwrap_or(none.ctrl_percent),
+        session_messages_per_s: table.large_number(problems, "session_messages_per_s", 1..=RATE_MESSAGES_MAX),
+        session_bytes_per_s: table.size(problems, "session_bytes_per_s", 1..=RATE_BYTES_MAX),
     }
 }
 

@@ -167,12 +167,23 @@ impl<'a, 'i> Reader<'a, 'i> {
         key: &'static str,
         range: RangeInclusive<u32>,
     ) -> Option<u32> {
+        let range = u64::from(*range.start())..=u64::from(*range.end());
+        self.large_number(problems, key, range).and_then(|n| u32::try_from(n).ok())
+    }
+
+    /// A whole number within a range that may exceed 32 bits.
+    pub(super) fn large_number(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
         let value = self.value(key)?;
         let Some(digits) = value.get_ref().as_integer() else {
             self.wrong_type(problems, value, key, "a whole number");
             return None;
         };
-        let number = u32::from_str_radix(digits.as_str(), digits.radix()).ok().filter(|n| range.contains(n));
+        let number = u64::from_str_radix(digits.as_str(), digits.radix()).ok().filter(|n| range.contains(n));
         if number.is_none() {
             let text = format!("{digits} is not between {} and {}", range.start(), range.end());
             problems.add(value.span().start, &self.key(key), text);
@@ -200,11 +211,11 @@ impl<'a, 'i> Reader<'a, 'i> {
         &self,
         problems: &mut Problems<'_>,
         key: &'static str,
-        range: RangeInclusive<u32>,
-    ) -> Option<u32> {
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
         let value = self.value(key)?;
         let Some(text) = value.get_ref().as_str() else {
-            return self.number(problems, key, range);
+            return self.large_number(problems, key, range);
         };
         let size = parse_size(text).filter(|n| range.contains(n));
         if size.is_none() {
@@ -271,16 +282,17 @@ impl<'a, 'i> Reader<'a, 'i> {
     }
 }
 
-fn parse_size(text: &str) -> Option<u32> {
+fn parse_size(text: &str) -> Option<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(split)?;
     let factor = match unit.trim() {
         "" | "B" => 1,
         "KiB" => 1024,
         "MiB" => 1024 * 1024,
+        "GiB" => 1024 * 1024 * 1024,
         _ => return None,
     };
-    digits.parse::<u32>().ok()?.checked_mul(factor)
+    digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 #[cfg(test)]
@@ -291,8 +303,9 @@ mod tests {
     fn sizes_have_binary_units() {
         assert_eq!(parse_size("1 MiB"), Some(1 << 20));
         assert_eq!(parse_size("512KiB"), Some(512 << 10));
+        assert_eq!(parse_size("9 GiB"), Some(9 << 30));
         assert_eq!(parse_size("77"), Some(77));
-        for bad in ["", "MiB", "1 MB", "-1", "1.5 MiB", "9999999 MiB", "1 mib"] {
+        for bad in ["", "MiB", "1 MB", "-1", "1.5 MiB", "99999999999999999 MiB", "1 mib"] {
             assert_eq!(parse_size(bad), None, "{bad}");
         }
     }

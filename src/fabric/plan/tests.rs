@@ -92,6 +92,24 @@ fn nats_listeners_are_only_where_the_plan_gives_a_port() {
 }
 
 #[test]
+fn what_a_tenant_may_publish_reaches_its_section() {
+    let keys = "weight = 3\nmessages_per_s = 500000000\n".to_owned()
+        + "bytes_per_s = \"10 GiB\"\nburst_ms = 250\nlive_percent = 60\nctrl_percent = 20\n\
+           session_messages_per_s = 100\nsession_bytes_per_s = 65536\n";
+    let plan = Plan::parse(&GOOD.replacen("weight = 3\n", &keys, 1), "fabric.toml").unwrap();
+    let limits = RateLimits {
+        messages_per_s: Some(500_000_000),
+        bytes_per_s: Some(10 << 30),
+        burst_ms: 250,
+        live_percent: 60,
+        ctrl_percent: 20,
+        session_messages_per_s: Some(100),
+        session_bytes_per_s: Some(65_536),
+    };
+    assert_eq!((plan.tenants[0].limits, plan.tenants[1].limits), (limits, RateLimits::NONE));
+}
+
+#[test]
 fn the_smallest_plan_is_enough() {
     let plan = Plan::parse("fabric = \"x\"\noperator = \"ops\"\n", "p").unwrap();
     assert!(plan.nodes.is_empty() && plan.tenants.is_empty());
@@ -146,9 +164,18 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "weight = 3",
         "wieght = 3",
-        "fabric.toml:20: tenant[0].wieght: unknown key; known here: id, owner_only_replies, regions, sessions_max, \
-             weight",
+        "fabric.toml:20: tenant[0].wieght: unknown key; known here: burst_ms, bytes_per_s, ctrl_percent, id, live_percent, \
+             messages_per_s, owner_only_replies, regions, session_bytes_per_s, session_messages_per_s, sessions_max, weight",
     ),
+    ("weight = 3", "messages_per_s = 0", "fabric.toml:20: tenant[0].messages_per_s: 0 is not between 1 and 1000000000"),
+    (
+        "weight = 3",
+        "bytes_per_s = \"1 Mbit/s\"",
+        "fabric.toml:20: tenant[0].bytes_per_s: '1 Mbit/s' is not a size between 1 and 125000000000 bytes; write bytes, or a \
+             text such as \"1 MiB\"",
+    ),
+    ("weight = 3", "live_percent = 101", "fabric.toml:20: tenant[0].live_percent: 101 is not between 1 and 100"),
+    ("weight = 3", "burst_ms = 60001", "fabric.toml:20: tenant[0].burst_ms: 60001 is not between 1 and 60000"),
     (
         "owner_only_replies = true",
         "owner_only_replies = 1",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use glocal_core::bundle::TenantIdForm;
 use glocal_core::name::{Label, NodeId, RawFilter, TenantId};
+use glocal_core::rate::RateBounds;
 
 use super::convert::Value;
 use super::glob::TenantSet;
@@ -296,6 +297,12 @@ fn assemble(
         log_format: if word(table, "log_format")? == "json" { LogFormat::Json } else { LogFormat::Text },
         log_level: word(table, "log_level")?.parse().ok()?,
         lame_duck_ms: integer(table, "lame_duck_ms")?,
+        rates: RateBounds {
+            tenant_messages_per_s: integer(table, "tenant_messages_per_s"),
+            tenant_bytes_per_s: integer(table, "tenant_bytes_per_s"),
+            session_messages_per_s: integer(table, "session_messages_per_s"),
+            session_bytes_per_s: integer(table, "session_bytes_per_s"),
+        },
         ready_file: path(table, "ready_file"),
         runtime_threads: usize::try_from(integer(table, "runtime_threads")?).ok()?,
         bridge_threads: usize::try_from(integer(table, "bridge_threads")?).ok()?,

@@ -4,7 +4,7 @@
 
 use glocal_core::limits::{
     CONFIG_RATE_BITS_MAX, CONFIG_RATE_BITS_MIN, EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX, EDGE_LANE_BYTES_MIN,
-    LAME_DUCK_MS_MAX, RUNTIME_THREADS_MAX,
+    LAME_DUCK_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX, RUNTIME_THREADS_MAX,
 };
 
 /// The shape of a key's value.
@@ -139,6 +139,8 @@ pub const OTHER_VARIABLES: &[(&str, &str)] = &[
 
 const PORT: Kind = Kind::Integer { min: 0, max: 65_535 };
 const SET_PORT: Kind = Kind::Integer { min: 1, max: 65_535 };
+const MESSAGES_PER_S: Kind = Kind::Integer { min: 1, max: RATE_MESSAGES_MAX };
+const BYTES_PER_S: Kind = Kind::Integer { min: 1, max: RATE_BYTES_MAX };
 const FALSE: Presence = Presence::Default("false");
 const TRUE: Presence = Presence::Default("true");
 const NOT_FALSE: Unsupported = Unsupported::Value("false");
@@ -366,6 +368,30 @@ pub const KEYS: &[Key] = &[
         Kind::Integer { min: 0, max: LAME_DUCK_MS_MAX },
         Presence::Default("2000"),
         "Time in milliseconds that clients and bridges are given to leave when the node shuts down.",
+    ),
+    Key::new(
+        "tenant_messages_per_s",
+        MESSAGES_PER_S,
+        Presence::Absent("what the bundle allows"),
+        "Most messages per second that any one tenant may publish through this node. Narrows the bundle's limits; widens none.",
+    ),
+    Key::new(
+        "tenant_bytes_per_s",
+        BYTES_PER_S,
+        Presence::Absent("what the bundle allows"),
+        "The same in bytes of names, reply subjects, headers and payloads.",
+    ),
+    Key::new(
+        "session_messages_per_s",
+        MESSAGES_PER_S,
+        Presence::Absent("what the bundle allows"),
+        "Most messages per second that any one session may publish here. Narrows the bundle's limits; widens none.",
+    ),
+    Key::new(
+        "session_bytes_per_s",
+        BYTES_PER_S,
+        Presence::Absent("what the bundle allows"),
+        "The same in bytes of names, reply subjects, headers and payloads.",
     ),
     Key::new(
         "ready_file",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use glocal_core::rate::RateBounds;
 use serde::Serialize;
 
 use super::{BundleRefusal, Refused, Reloader, names, unread};
@@ -152,6 +153,19 @@ fn changes(old: &Config, new: &Config) -> Vec<String> {
     note(old.bundle != new.bundle, "bundle");
     note(old.bundle_min_version != new.bundle_min_version, "bundle_min_version");
     note(old.lame_duck_ms != new.lame_duck_ms, "lame_duck_ms");
+    let rates = |config: &Config| {
+        let RateBounds { tenant_messages_per_s, tenant_bytes_per_s, session_messages_per_s, session_bytes_per_s } =
+            config.rates;
+        [
+            ("tenant_messages_per_s", tenant_messages_per_s),
+            ("tenant_bytes_per_s", tenant_bytes_per_s),
+            ("session_messages_per_s", session_messages_per_s),
+            ("session_bytes_per_s", session_bytes_per_s),
+        ]
+    };
+    for ((key, before), (_, after)) in rates(old).into_iter().zip(rates(new)) {
+        note(before != after, key);
+    }
     note(old.nats_ws_allowed_origins != new.nats_ws_allowed_origins, "nats_ws_allowed_origins");
     note(old.uplink != new.uplink, "global_controller_host");
     let (before, after) = (names(&old.edges), names(&new.edges));

@@ -6,12 +6,16 @@ use glocal_core::bundle::{
 };
 use glocal_core::identity::KeyId;
 use glocal_core::name::{Label, NameError, NodeId, RawFilter, TenantId};
+use glocal_core::rate::RateLimits;
 use glocal_core::time::UnixTime;
 
 use super::BundleCodecError;
 
-/// The form written and read by this release; a changed body is a new number.
+/// The form of heads, and of sections that limit nothing; a changed body is a new number.
 const FORM: u16 = 1;
+/// The form of sections with limits: a section of [`FORM`] with its limits after it. Brokers that know no limits refuse it
+/// rather than carry the tenant without them.
+pub(super) const FORM_LIMITED: u16 = 2;
 
 const HEAD: &str = "head";
 const SECTION: &str = "section";
@@ -62,6 +66,19 @@ pub(super) struct WireSection {
     revocations: Vec<WireRevocation>,
     rules: Vec<WireRule>,
     owner_only_replies: bool,
+}
+
+/// A section of [`FORM_LIMITED`].
+#[derive(Encode, Decode)]
+pub(super) struct WireLimited {
+    section: WireSection,
+    messages_per_s: Option<u64>,
+    bytes_per_s: Option<u64>,
+    burst_ms: u32,
+    live_percent: u8,
+    ctrl_percent: u8,
+    session_messages_per_s: Option<u64>,
+    session_bytes_per_s: Option<u64>,
 }
 
 #[derive(Encode, Decode)]
@@ -246,10 +263,51 @@ impl WireSection {
             grants: all(self.grants, grant)?,
             weight: self.weight,
             sessions_max: self.sessions_max,
+            limits: RateLimits::NONE,
             revocations: all(self.revocations, WireRevocation::parse)?,
             rules: all(self.rules, rule)?,
             owner_only_replies: self.owner_only_replies,
         })
+    }
+}
+
+impl From<&Section> for WireLimited {
+    fn from(section: &Section) -> Self {
+        let RateLimits {
+            messages_per_s,
+            bytes_per_s,
+            burst_ms,
+            live_percent,
+            ctrl_percent,
+            session_messages_per_s,
+            session_bytes_per_s,
+        } = section.limits;
+        Self {
+            section: WireSection { form: FORM_LIMITED, ..WireSection::from(section) },
+            messages_per_s,
+            bytes_per_s,
+            burst_ms,
+            live_percent,
+            ctrl_percent,
+            session_messages_per_s,
+            session_bytes_per_s,
+        }
+    }
+}
+
+impl WireLimited {
+    pub(super) fn check(self) -> Result<Section, BundleCodecError> {
+        let limits = RateLimits {
+            messages_per_s: self.messages_per_s,
+            bytes_per_s: self.bytes_per_s,
+            burst_ms: self.burst_ms,
+            live_percent: self.live_percent,
+            ctrl_percent: self.ctrl_percent,
+            session_messages_per_s: self.session_messages_per_s,
+            session_bytes_per_s: self.session_bytes_per_s,
+        };
+        let section = WireSection { form: FORM, ..self.section }.check()?;
+        Ok(Section { limits, ..section })
     }
 }
 

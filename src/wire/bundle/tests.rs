@@ -79,6 +79,19 @@ fn hex(bytes: &[u8]) -> String {
 fn everything_survives_encoding() {
     assert_eq!(decode_head(&encode_head(&full_head()).unwrap()).unwrap(), full_head());
     assert_eq!(decode_section(&encode_section(&full_section()).unwrap()).unwrap(), full_section());
+    let limits = RateLimits {
+        messages_per_s: Some(1),
+        bytes_per_s: Some(u64::MAX),
+        burst_ms: 3,
+        live_percent: 4,
+        ctrl_percent: 5,
+        session_messages_per_s: Some(6),
+        session_bytes_per_s: Some(7),
+    };
+    let limited = Section { limits, ..full_section() };
+    assert_eq!(decode_section(&encode_section(&limited).unwrap()).unwrap(), limited);
+    let percent = Section { limits: RateLimits { live_percent: 99, ..RateLimits::NONE }, ..full_section() };
+    assert_eq!(decode_section(&encode_section(&percent).unwrap()).unwrap(), percent, "whatever of them is set");
     assert_eq!(Envelope::decode(&envelope().encode().unwrap()).unwrap(), envelope());
     let mut head = full_head();
     head.sections = vec![[3; 32]];
@@ -102,6 +115,13 @@ fn golden_bytes_stay() {
     assert_eq!(
         hex(&encode_section(&section).unwrap()),
         format!("0104{}{}00000001000000{}", hex(b"acme"), "09".repeat(16), "00")
+    );
+    // With limits: another form, and the limits after all that was before.
+    let limits = RateLimits { messages_per_s: Some(200), session_bytes_per_s: Some(3), ..RateLimits::NONE };
+    assert_eq!(
+        hex(&encode_section(&Section { limits, ..section }).unwrap()),
+        format!("0204{}{}00000001000000{} 01c8 00 fbe803 64 64 00 0103", hex(b"acme"), "09".repeat(16), "00")
+            .replace(' ', "")
     );
     let file = Envelope { bundle_key_cert: vec![1], head: vec![2], signature: vec![8; 64], sections: vec![vec![3]] };
     assert_eq!(hex(&file.encode().unwrap()), format!("{}0101010240{}010103", hex(b"GLOCALB1"), "08".repeat(64)));
