@@ -202,6 +202,8 @@ pub const BRIDGE_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 pub const SEND_WINDOW_BYTES_INITIAL: u64 = 128 * 1024;
 /// Most unacknowledged bytes of one bridge, in bytes (DESIGN section 7).
 pub const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Longest rest of a session between batches that are lost for lack of room, in milliseconds: 8 MB/s of a flood remain.
+pub const FLOOD_REST_MS_MAX: u64 = 8;
 /// How far a shaped edge may catch up with its rate, in milliseconds of it.
 pub const EDGE_BURST_MS: u64 = 4;
 /// Bytes that each packet of a bridge takes beside the slices in it, as they count against a shaped rate: IP and UDP, QUIC's

@@ -12,10 +12,12 @@ use crate::time::Time;
 mod ingress;
 mod limits;
 mod meter;
+mod rest;
 
 pub use ingress::Ingress;
 pub use limits::{RateBounds, RateLimits};
 pub use meter::{Meter, Over};
+pub use rest::Rest;
 
 /// Millionths of a token per token: a rate per second times microseconds is then exact.
 const SCALE: i64 = 1_000_000;

@@ -146,6 +146,8 @@ pub struct Batch {
     held: usize,
     /// Frames of reliable classes that found no room on an edge.
     refused: Vec<Refused>,
+    /// How targets took what they were given since [`Self::take_lost`].
+    room: Room,
     /// Whose messages of reliable classes are among them, to be acknowledged when they are in all lanes.
     pub(crate) unsettled: Vec<Unsettled>,
     /// Sessions of which a subscription has had its last delivery, to be unsubscribed.
@@ -403,10 +405,18 @@ impl Batch {
         }
     }
 
+    /// Whether most of what was flushed since the last call was lost, on every edge it was for, and nothing of it was for a
+    /// session here.
+    pub fn take_lost(&mut self) -> bool {
+        let room = std::mem::take(&mut self.room);
+        room.is_lost && !room.anywhere
+    }
+
     /// Appends everything to its targets.
     pub(crate) fn push(&mut self, shared: &Shared, now: Time) {
         self.begin();
         self.held = 0;
+        self.room.anywhere |= !self.ports.is_empty();
         for target in self.ports.drain(..) {
             let mut chunk = target.chunk.freeze();
             let mut items = Some(target.items);
@@ -427,6 +437,7 @@ impl Batch {
             let mut items = Some(target.items);
             let link = &target.to;
             let refused = &mut self.refused;
+            let (mut given, mut taken_out) = (0, 0);
             let pushed = link.inbox().push_batch(|lanes| {
                 for mut item in items.take().into_iter().flatten() {
                     let handles = std::mem::take(&mut item.handles);
@@ -438,6 +449,8 @@ impl Batch {
                         let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers(), now);
                         let lost = count(&tenant, class, pushed, frames);
                         lanes.note_lost(tenant.key(), class, DropReason::LaneFull, lost);
+                        given += u64::from(frames);
+                        taken_out += lost;
                         if pushed != Pushed::Queued && class.is_reliable() {
                             refused.extend(Refused::first(tenant, class, &handles, seq, refused.last()));
                         }
@@ -448,6 +461,7 @@ impl Batch {
                 }
                 lanes.count_drops(&shared.tenants());
             });
+            self.room.add(given, taken_out);
             if pushed.is_none() {
                 items.into_iter().flatten().for_each(|item| {
                     tally::note(shared, &item.tenant, item.class, &item.handles, item.frames);
@@ -456,6 +470,24 @@ impl Batch {
             }
         }
         self.link_index.clear();
+    }
+}
+
+/// Whether there was room for what was flushed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    /// Some target took it.
+    anywhere: bool,
+    /// Some edge lost more than half of as much.
+    is_lost: bool,
+}
+
+impl Room {
+    /// An edge was given so many frames and lost so many.
+    const fn add(&mut self, given: u64, lost: u64) {
+        let is_lost = lost > given / 2;
+        self.is_lost |= is_lost;
+        self.anywhere |= given > 0 && !is_lost;
     }
 }
 

@@ -11,6 +11,7 @@ use glocal_core::deny::{Access, Deny, Escaped};
 use glocal_core::identity::Principal;
 use glocal_core::limits::{BUNDLE_GRACE_SECONDS, RELIABLE_TICK_MS, SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
+use glocal_core::rate::Rest;
 use glocal_core::sched::Drops;
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
@@ -95,6 +96,7 @@ pub(crate) async fn run<S, M>(
         pings: 0,
         leaving: None,
         waits: None,
+        rest: Rest::default(),
         chain,
         told: None,
         context: context.clone(),
@@ -160,6 +162,8 @@ struct Session<S, M> {
     chain: PeerChain,
     /// Since a publish waits for room nothing more is read; when it is tried again at the latest.
     waits: Option<Time>,
+    /// Between batches for which there is no room anywhere.
+    rest: Rest,
     /// Messages lost by slow reading of which the tenant was told; `None` until it was told of the session.
     told: Option<u64>,
     context: Context,
@@ -195,7 +199,9 @@ where
                     if let Err(end) = self.on_read(now).await {
                         return end;
                     }
+                    let rest = self.rest.after(self.effects.batch.take_lost() && full);
                     if full {
+                        self.waits = self.waits.or(rest.map(|millis| now.plus_millis(millis)));
                         // A flood has more at any time: after a batch of it, it is the turn of others.
                         tokio::task::yield_now().await;
                     }
