@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod check;
 mod completions;
 mod connect;
@@ -95,6 +96,8 @@ enum Command {
     Routes(routes::Args),
     /// Has a running broker read its configuration and its bundle again.
     Reload(reload::Args),
+    /// Puts load on a mesh and measures how it carries it.
+    Bench(bench::Args),
     /// Prints a completion script for a shell.
     Completions(completions::Args),
     /// Writes the manual pages.
@@ -140,6 +143,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Edges(args) => edges::run(args),
         Command::Routes(args) => routes::run(args),
         Command::Reload(args) => reload::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => completions::man(&args),
     }
@@ -184,7 +188,7 @@ mod tests {
     #[test]
     fn own_commands_have_examples_in_their_help() {
         let mut command = Cli::command();
-        for name in ["pub", "sub", "request", "reply", "whoami", "context", "reload", "completions", "man"] {
+        for name in ["pub", "sub", "request", "reply", "whoami", "context", "reload", "bench", "completions", "man"] {
             let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
             assert!(help.contains("Examples:"), "{name}: {help}");
         }

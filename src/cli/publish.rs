@@ -291,7 +291,8 @@ impl Template {
     }
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+/// Parses a number of messages per second.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/s").unwrap_or(text);
     number
         .parse::<f64>()

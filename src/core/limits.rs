@@ -378,6 +378,14 @@ pub const CLIENT_PINGS_MAX: usize = 4_096;
 pub const CLIENT_EVENTS_MAX: usize = 256;
 /// Messages between the subscriptions of one command and its printer: enough to batch writes.
 pub const COMMAND_MERGE_MAX: usize = 1_024;
+/// Messages one flow of a measurement may number: each is a bit in memory, so 12.5 MB.
+pub const BENCH_FLOW_MESSAGES_MAX: u32 = 100_000_000;
+/// Messages a subscription of a measurement buffers: what is dropped here would be taken for the mesh's loss.
+pub const BENCH_BUFFER_MESSAGES: usize = 1_000_000;
+/// Bytes a subscription of a measurement buffers.
+pub const BENCH_BUFFER_BYTES: usize = 256 * 1024 * 1024;
+/// Bytes of acknowledged classes that a flooding publisher leaves without an answer: more than any link holds.
+pub const BENCH_WINDOW_BYTES: usize = 16 * 1024 * 1024;
 /// First pause before a client dials again, in milliseconds.
 pub const CLIENT_REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before a client dials again, in milliseconds.

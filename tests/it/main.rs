@@ -12,6 +12,7 @@
     reason = "helpers of tests are tests"
 )]
 
+mod bench_cli;
 mod docs;
 mod mesh_attacks;
 mod mesh_bad_input;

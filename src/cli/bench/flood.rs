@@ -1,0 +1,287 @@
+//! Tenants that publish as fast as the system takes it, towards a subscriber of theirs.
+//!
+//! In `live` and `tele` a publisher waits only for its own connection; in `ctrl` and `bulk` also for acknowledgements,
+//! with at most [`BENCH_WINDOW_BYTES`] on their way. What a full buffer of the subscriber's side drops is counted apart.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use glocal_core::limits::{BENCH_WINDOW_BYTES, CLIENT_IN_FLIGHT_DEFAULT};
+use glocal_core::name::Class;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::link::{Counts, Feed, Link, Place, Wants};
+use crate::cli::{WithHint as _, usage};
+
+/// How long the first message may take to arrive: interest has to cross the mesh.
+const FIRST: Duration = Duration::from_secs(10);
+/// Between two tries of the first message.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Publishes of an acknowledged class that are always allowed on their way.
+const WINDOW_MIN: usize = 8;
+/// A publisher whose connection is lost tries again after this.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What every tenant's flood is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of a payload.
+    pub(crate) size: usize,
+    /// The class.
+    pub(crate) class: Class,
+    /// Connections that publish.
+    pub(crate) publishers: usize,
+}
+
+/// One tenant's flood: connected, not yet flooding.
+#[derive(Debug)]
+pub(crate) struct Flood {
+    name: String,
+    subject: String,
+    shape: Shape,
+    publishers: Vec<Link>,
+    subscriber: Link,
+    delivered: Arc<AtomicU64>,
+    failed: Arc<AtomicU64>,
+    going: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Totals of one flood up to a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    at: Instant,
+    delivered: u64,
+    failed: u64,
+    publishers: Counts,
+    subscriber: Counts,
+}
+
+impl Flood {
+    /// Connects both ends and waits until a message crosses from one to the other.
+    pub(crate) async fn connect(from: &Place, to: &Place, subject: String, shape: Shape) -> anyhow::Result<Self> {
+        let window = (BENCH_WINDOW_BYTES / shape.size.max(1)).clamp(WINDOW_MIN, CLIENT_IN_FLIGHT_DEFAULT);
+        let wants = Wants { class: shape.class, reconnect: true, window };
+        let subscriber = to.connect(wants).await.with_context(|| format!("the flood's subscriber, {}", to.name))?;
+        let mut publishers = Vec::new();
+        for _ in 0..shape.publishers {
+            publishers.push(from.connect(wants).await.with_context(|| format!("the flood, {}", from.name))?);
+        }
+        for link in &publishers {
+            same_tenant(link, &subscriber)?;
+            fits(link, shape.size, "--flood-size")?;
+        }
+        let mut feed = subscriber.subscribe(&subject).await.with_context(|| format!("{}: {subject}", to.name))?;
+        let delivered = Arc::<AtomicU64>::default();
+        for link in &publishers {
+            first(link, &mut feed, &subject, shape.size).await.with_context(|| format!("the flood, {}", from.name))?;
+        }
+        let tasks = vec![tokio::spawn(count(feed, Arc::clone(&delivered)))];
+        let (failed, going) = (Arc::default(), Arc::new(AtomicBool::new(true)));
+        Ok(Self { name: from.name.clone(), subject, shape, publishers, subscriber, delivered, failed, going, tasks })
+    }
+
+    /// The tenant, where the protocol tells.
+    pub(crate) fn tenant(&self) -> Option<String> {
+        self.subscriber.tenant()
+    }
+
+    /// Begins to flood.
+    pub(crate) fn begin(&mut self) {
+        for link in &self.publishers {
+            let (link, subject, size) = (link.clone(), self.subject.clone(), self.shape.size);
+            let (going, failed) = (Arc::clone(&self.going), Arc::clone(&self.failed));
+            self.tasks.push(tokio::spawn(async move {
+                let payload = vec![0x2e; size];
+                while going.load(Ordering::Relaxed) {
+                    if link.publish(&subject, &payload).await.is_err() {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+            }));
+        }
+    }
+
+    /// Totals now.
+    pub(crate) fn read(&self) -> Reading {
+        let publishers = self.publishers.iter().map(Link::counts).fold(Counts::default(), Counts::plus);
+        Reading {
+            at: Instant::now(),
+            delivered: self.delivered.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+            publishers,
+            subscriber: self.subscriber.counts(),
+        }
+    }
+
+    /// What happened between two readings.
+    pub(crate) fn between(&self, before: &Reading, after: &Reading) -> Flooded {
+        let publishers = after.publishers.minus(before.publishers);
+        let subscriber = after.subscriber.minus(before.subscriber);
+        Flooded {
+            name: self.name.clone(),
+            tenant: self.tenant(),
+            from: self.publishers.first().map(Link::node).unwrap_or_default(),
+            to: self.subscriber.node(),
+            size: self.shape.size,
+            seconds: after.at.saturating_duration_since(before.at).as_secs_f64(),
+            published: publishers.published,
+            delivered: after.delivered.saturating_sub(before.delivered),
+            refused: publishers.refused,
+            failed: after.failed.saturating_sub(before.failed),
+            dropped: subscriber.dropped,
+            unacknowledged: publishers.unacknowledged,
+            reconnects: publishers.reconnects + subscriber.reconnects,
+        }
+    }
+
+    /// Stops publishing and listening; what is in buffers is given up.
+    pub(crate) fn end(&mut self) {
+        self.going.store(false, Ordering::Relaxed);
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}
+
+/// What one flood came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flooded {
+    name: String,
+    tenant: Option<String>,
+    from: String,
+    to: String,
+    size: usize,
+    seconds: f64,
+    published: u64,
+    delivered: u64,
+    refused: u64,
+    failed: u64,
+    dropped: u64,
+    unacknowledged: u64,
+    reconnects: u64,
+}
+
+impl Flooded {
+    fn bytes_per_s(&self, messages: u64) -> f64 {
+        messages as f64 * self.size as f64 / self.seconds.max(1e-6)
+    }
+
+    /// Payload bytes that publishers handed to their connections each second.
+    pub(crate) fn published_bytes_per_s(&self) -> f64 {
+        self.bytes_per_s(self.published)
+    }
+
+    /// Payload bytes that arrived each second.
+    pub(crate) fn delivered_bytes_per_s(&self) -> f64 {
+        self.bytes_per_s(self.delivered)
+    }
+
+    /// One line for people.
+    pub(crate) fn line(&self) -> String {
+        use super::report::per_second;
+        let mut text = format!(
+            "{}, {} → {}: published {}, delivered {}",
+            self.tenant.as_deref().unwrap_or(&self.name),
+            self.from,
+            self.to,
+            per_second(self.published_bytes_per_s(), "B"),
+            per_second(self.delivered_bytes_per_s(), "B"),
+        );
+        for (count, what) in [
+            (self.refused, "refused"),
+            (self.failed, "not taken"),
+            (self.dropped, "dropped by this tool"),
+            (self.unacknowledged, "without an acknowledgement"),
+            (self.reconnects, "reconnects"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {what}"));
+            }
+        }
+        text
+    }
+
+    /// As a JSON object.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "name": self.name, "tenant": self.tenant, "from": self.from, "to": self.to, "seconds": self.seconds,
+            "published": self.published, "delivered": self.delivered,
+            "published_per_s": self.published as f64 / self.seconds.max(1e-6),
+            "delivered_per_s": self.delivered as f64 / self.seconds.max(1e-6),
+            "published_bytes_per_s": self.published_bytes_per_s(),
+            "delivered_bytes_per_s": self.delivered_bytes_per_s(),
+            "refused": self.refused, "failed": self.failed, "dropped_by_client": self.dropped,
+            "unacknowledged": self.unacknowledged, "reconnects": self.reconnects,
+        })
+    }
+
+    /// The floods together as a JSON object.
+    pub(crate) fn json_of_all(floods: &[Self], shape: &Shape) -> Value {
+        let sum = |of: fn(&Self) -> u64| floods.iter().map(of).sum::<u64>();
+        json!({
+            "tenants": floods.len(), "size_bytes": shape.size, "class": shape.class.as_str(),
+            "published_bytes_per_s": floods.iter().map(Self::published_bytes_per_s).sum::<f64>(),
+            "delivered_bytes_per_s": floods.iter().map(Self::delivered_bytes_per_s).sum::<f64>(),
+            "published": sum(|f| f.published), "delivered": sum(|f| f.delivered),
+            "refused": sum(|f| f.refused), "failed": sum(|f| f.failed), "dropped_by_client": sum(|f| f.dropped),
+            "unacknowledged": sum(|f| f.unacknowledged), "reconnects": sum(|f| f.reconnects),
+            "each": floods.iter().map(Self::json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Both ends must be of one tenant: between two, nothing ever arrives.
+pub(crate) fn same_tenant(publisher: &Link, subscriber: &Link) -> anyhow::Result<()> {
+    match (publisher.tenant(), subscriber.tenant()) {
+        (Some(from), Some(to)) if from != to => Err(usage(
+            format!("the publisher is of tenant {from} and its subscriber of tenant {to}"),
+            "both ends of a flow need certificates of one tenant",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The fabric must carry payloads of this size.
+pub(crate) fn fits(link: &Link, size: usize, flag: &str) -> anyhow::Result<()> {
+    let max = link.payload_max();
+    if size <= max {
+        return Ok(());
+    }
+    Err(usage(format!("{flag} {size} is larger than the fabric's {max} bytes per message"), "choose a smaller one"))
+}
+
+/// Publishes until something arrives, then takes what else is on its way.
+async fn first(link: &Link, feed: &mut Feed, subject: &str, size: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + FIRST;
+    let payload = vec![0; size];
+    loop {
+        link.publish(subject, &payload).await?;
+        match tokio::time::timeout(AGAIN, feed.next()).await {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => anyhow::bail!("the subscription has ended"),
+            Err(_) if Instant::now() > deadline => return Err(silent(link)),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Nothing has arrived: says why, as far as it is known.
+pub(crate) fn silent(link: &Link) -> anyhow::Error {
+    let refused = link.counts().refused;
+    let error = anyhow::anyhow!("nothing arrives at the subscriber within {} s ({refused} refused)", FIRST.as_secs());
+    let hint = "are both brokers up, may this tenant cross the edges between them, and may it publish below 'bench.'?";
+    Err::<(), _>(error).hint(hint).err().unwrap_or_else(|| anyhow::anyhow!("nothing arrives"))
+}
+
+async fn count(mut feed: Feed, delivered: Arc<AtomicU64>) {
+    while feed.next().await.is_some() {
+        let mut arrived = 1;
+        while arrived < 1024 && feed.try_next().is_some() {
+            arrived += 1;
+        }
+        delivered.fetch_add(arrived, Ordering::Relaxed);
+    }
+}
