@@ -1,8 +1,10 @@
 //! `glocal bench` against running brokers: what it counts is what was sent, and what it cannot measure it refuses.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use glocal_node::Listening;
 use serde_json::Value;
@@ -238,6 +240,31 @@ async fn pairs_and_requests_are_measured_in_both_protocols() {
     }
     let (code, text) = desk.fail("request --context native --subject nobody.answers --timeout 0.1").await;
     assert!(code == 1 && text.contains("nobody answers 'nobody.answers'"), "{text}");
+}
+
+/// A loop that waits for replies would count the one request that was under way; one that counts from when requests are sent
+/// would miss how long those waited that were due meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_stands_still_delays_every_request_that_was_due_meanwhile() {
+    let fabric = Fabric::new();
+    let (node, desk) = process_and_desk(&fabric);
+    for protocol in PROTOCOLS {
+        let mut command = desk.command();
+        command.args(["bench", "request", "--rate", "100/s", "-n", "200", "--json", "--progress"]);
+        command.args(protocol.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let first = BufReader::new(child.stderr.take().unwrap()).lines().next().unwrap().unwrap();
+        assert!(first.starts_with("asking: "), "{first}");
+        node.signal("STOP");
+        std::thread::sleep(Duration::from_secs(1));
+        node.signal("CONT");
+        let output = child.wait_with_output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&found["requests"], &found["answered"]), (&200.into(), &200.into()), "{found}");
+        let at = |key: &str| found["latency"][key].as_f64().unwrap();
+        assert!(at("max_us") >= 900_000.0, "the first that was due waited for all of it: {found}");
+        assert!(at("p90_us") >= 500_000.0, "so did half of all, for half of it on average: {found}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,8 @@ Examples:
   glocal bench idle --sessions 100 --hold 60 --json
 
 With --pid, on Linux, it reads the broker's resident memory before and after, and its CPU while the sessions are held:
-a broker that nobody else uses meanwhile gives the clearest figures. Many sessions need 'ulimit -n' to be high, at both ends.";
+start the broker afresh for each run, since memory that it had before is used again, and let nobody else use it meanwhile.
+Many sessions need 'ulimit -n' to be high, at both ends.";
 
 /// Handshakes at once.
 const AT_ONCE: usize = 64;

@@ -15,7 +15,7 @@ use super::ends::fits;
 use super::head::Head;
 use super::latency::Latency;
 use super::link::{Counts, Link, LinkArgs, Wants};
-use super::pace::{Clock, Schedule, wait_until};
+use super::pace::{Clock, Schedule};
 use super::progress::Progress;
 use super::report::{self, ReportArgs, per_second, run_number, runtime, watching};
 use crate::cli::connect::seconds;
@@ -183,7 +183,7 @@ impl Part {
         let mut payload = vec![0x2e; self.size];
         for number in 0..self.count {
             let due = schedule.due(number);
-            wait_until(due);
+            schedule.wait(number);
             self.publish(&mut payload, number, due).await?;
             late.record_duration(due.elapsed());
         }

@@ -14,7 +14,7 @@ use serde_json::{Map, json};
 use super::ends::{FIRST, fits, same_tenant};
 use super::latency::{Latency, shown};
 use super::link::{Link, LinkArgs, Wants};
-use super::pace::{Schedule, wait_until};
+use super::pace::Schedule;
 use super::progress::Progress;
 use super::report::{self, CpuArgs, ReportArgs, cpu_json, cpu_lines, per_second, run_number, runtime, watching};
 use super::watch::{Watch, starved};
@@ -180,7 +180,7 @@ fn open_loop(
     let (mut late, mut shown_at) = (Latency::default(), Instant::now());
     for number in 0..count {
         let due = schedule.due(number);
-        if let Some(woke) = wait_until(due) {
+        if let Some(woke) = schedule.wait(number) {
             late.record_duration(woke);
         }
         asker.told.begun.fetch_add(1, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use super::flood::{Flood, Flooded, Reading, Shape};
 use super::head::{Ear, Head};
 use super::latency::{Latency, shown};
 use super::link::{Counts, Feed, Link, LinkArgs, Place, Wants};
-use super::pace::{Clock, Schedule, wait_until};
+use super::pace::{Clock, Schedule};
 use super::progress::Progress;
 use super::report::{self, ReportArgs, run_number, runtime};
 use super::watch::{Watch, starved};
@@ -233,7 +233,7 @@ impl Victim {
                     look = Instant::now();
                 }
                 // This thread runs nothing else: the connection has a thread of its runtime.
-                if let Some(woke) = wait_until(due) {
+                if let Some(woke) = schedule.wait(number) {
                     late.record_duration(woke);
                 }
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
