@@ -252,6 +252,9 @@ mod tests {
             "glocal bench flood-and-victim --flood a:../b",
             "glocal bench request --rate 1 --in-flight 2",
             "glocal bench connect --protocol amqp",
+            "glocal bench connect --concurrency 1025",
+            "glocal bench idle --sessions 50001",
+            "glocal bench pub --count 100000001",
             "glocal context add ../x --server h:1 --root r",
         ] {
             let error = parse(line).expect_err(line);
