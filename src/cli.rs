@@ -192,6 +192,11 @@ mod tests {
             let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
             assert!(help.contains("Examples:"), "{name}: {help}");
         }
+        let bench = command.find_subcommand_mut("bench").unwrap();
+        for mode in bench.get_subcommands_mut().filter(|mode| mode.get_name() != "help") {
+            let help = mode.render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{help}");
+        }
     }
 
     #[test]
@@ -211,6 +216,13 @@ mod tests {
             "glocal whoami --json --server tls://h:1,quic://h:2 --root r --cert c --key k",
             "glocal context add dev --server h:1 --root r --cert c --key k --use",
             "glocal context validate --connect",
+            "glocal bench pub --rate 100/s --duration 2 --size 64KiB",
+            "glocal bench sub a.> --count 3 --json",
+            "glocal bench pair --to b --size 16 --size 1KiB --broker-pid x=1",
+            "glocal bench request --subject a.b --in-flight 4 --protocol nats",
+            "glocal bench flood-and-victim --context a --to b --flood c:d --flood e --flood-class bulk",
+            "glocal bench connect -n 5 --concurrency 2 --protocol nats",
+            "glocal bench idle --sessions 5 --pid 1",
             "glocal completions bash",
             "glocal man /tmp/x",
         ] {
@@ -235,6 +247,14 @@ mod tests {
             "glocal reply a",
             "glocal reply a x --echo",
             "glocal whoami --cert c",
+            "glocal bench",
+            "glocal bench pub --size 15",
+            "glocal bench flood-and-victim --flood a:../b",
+            "glocal bench request --rate 1 --in-flight 2",
+            "glocal bench connect --protocol amqp",
+            "glocal bench connect --concurrency 1025",
+            "glocal bench idle --sessions 50001",
+            "glocal bench pub --count 100000001",
             "glocal context add ../x --server h:1 --root r",
         ] {
             let error = parse(line).expect_err(line);

@@ -62,7 +62,7 @@ mod tests {
     fn manual_pages_are_written_for_every_command() {
         let dir = tempfile::tempdir().unwrap();
         man(&ManArgs { dir: dir.path().join("man") }).unwrap();
-        for page in ["glocal.1", "glocal-pub.1", "glocal-context-add.1"] {
+        for page in ["glocal.1", "glocal-pub.1", "glocal-context-add.1", "glocal-bench-flood-and-victim.1"] {
             assert!(dir.path().join("man").join(page).exists(), "{page}");
         }
     }

@@ -279,6 +279,17 @@ impl ConnectOptions {
         self
     }
 
+    /// The TLS configuration that [`crate::Client::connect`] dials with, but without a protocol's name: for what speaks
+    /// another protocol with a broker. It trusts brokers of the fabric only, and never resumes.
+    ///
+    /// # Errors
+    /// As [`ConnectOptions::check`].
+    pub fn tls(&self) -> Result<rustls::ClientConfig, ConnectError> {
+        let mut tls = rustls::ClientConfig::clone(&crate::tls::config(self)?.rustls);
+        tls.alpn_protocols.clear();
+        Ok(tls)
+    }
+
     /// Reads the files and checks that they fit together, without connecting.
     ///
     /// # Errors

@@ -404,6 +404,17 @@ pub const BENCH_BUFFER_MESSAGES: usize = 1_000_000;
 pub const BENCH_BUFFER_BYTES: usize = 256 * 1024 * 1024;
 /// Bytes of acknowledged classes that a flooding publisher leaves without an answer: more than any link holds.
 pub const BENCH_WINDOW_BYTES: usize = 16 * 1024 * 1024;
+/// Flows one subscriber of a measurement tells apart: publishers of all who measure at once.
+pub const BENCH_FLOWS_MAX: usize = 1_024;
+/// Batches of messages, each of one read, that a NATS subscription of a measurement buffers before it stops reading: at
+/// most as many bytes as a native one for messages of a largest payload.
+pub const BENCH_NATS_BATCHES: usize = 256;
+/// Longest line of a NATS server that a measurement takes, in bytes: INFO of a large cluster.
+pub const BENCH_NATS_LINE_BYTES: usize = 32 * 1024;
+/// Sessions that one measurement holds: as many files, and each end of one takes a port.
+pub const BENCH_SESSIONS_MAX: u32 = 50_000;
+/// Handshakes that one measurement has under way at once.
+pub const BENCH_CONCURRENCY_MAX: u16 = 1_024;
 /// First pause before a client dials again, in milliseconds.
 pub const CLIENT_REDIAL_MS_MIN: u64 = 100;
 /// Longest pause before a client dials again, in milliseconds.

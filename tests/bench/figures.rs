@@ -1,22 +1,6 @@
-//! Medians, and goals with their bounds.
+//! Goals with their bounds.
 
-/// The median; zero of nothing.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => sorted[len / 2],
-        len => f64::midpoint(sorted[len / 2 - 1], sorted[len / 2]),
-    }
-}
-
-/// Median, least and greatest, for a line of text.
-pub(crate) fn spread(values: &[f64], digits: usize) -> String {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    format!("{:.digits$} ({least:.digits$}–{greatest:.digits$})", median(values))
-}
+pub(crate) use crate::spread::{median, spread};
 
 /// Goals, printed last.
 #[derive(Debug, Default)]

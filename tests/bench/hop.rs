@@ -16,12 +16,15 @@
     reason = "a load program is a test"
 )]
 
+#[path = "../../src/cli/bench/cpu.rs"]
 mod cpu;
 mod crowd;
 mod figures;
 mod latency;
 mod options;
 mod pair;
+#[path = "../../src/cli/bench/spread.rs"]
+mod spread;
 mod stream;
 mod witness;
 

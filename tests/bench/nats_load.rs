@@ -21,6 +21,7 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
+#[path = "../../src/cli/bench/cpu.rs"]
 mod cpu;
 
 use cpu::Cpu;

@@ -4,7 +4,9 @@
 //! publisher in one phase; numbers begin at 0 and have no gaps; `due` is the moment the message should have been
 //! published, in nanoseconds since 1970, whether or not it could be then.
 
-use glocal_core::limits::BENCH_FLOW_MESSAGES_MAX;
+use std::collections::HashMap;
+
+use glocal_core::limits::{BENCH_FLOW_MESSAGES_MAX, BENCH_FLOWS_MAX};
 
 use super::latency::Latency;
 
@@ -63,6 +65,7 @@ pub(crate) struct Tally {
     pub(crate) doubled: u64,
     /// First arrivals after a greater number.
     pub(crate) misordered: u64,
+    least: Option<u32>,
     greatest: Option<u32>,
 }
 
@@ -85,12 +88,19 @@ impl Tally {
         self.arrived += 1;
         self.misordered += u64::from(self.greatest.is_some_and(|greatest| number < greatest));
         self.greatest = self.greatest.max(Some(number));
+        self.least = Some(self.least.map_or(number, |least| least.min(number)));
         true
     }
 
     /// Of the first `published` numbers, those that did not arrive.
     pub(crate) const fn lost(&self, published: u64) -> u64 {
         published.saturating_sub(self.arrived)
+    }
+
+    /// Numbers between the least and the greatest that did not arrive: what a subscriber can know of what it lost.
+    pub(crate) fn gaps(&self) -> u64 {
+        let between = self.least.zip(self.greatest).map_or(0, |(least, greatest)| u64::from(greatest - least) + 1);
+        self.lost(between)
     }
 }
 
@@ -123,6 +133,47 @@ impl Ear {
     }
 }
 
+/// All flows that one subscriber hears.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flows {
+    tallies: HashMap<u16, Tally>,
+    /// From the moment each message was due, by its publisher's clock.
+    pub(crate) latency: Latency,
+    /// Messages.
+    pub(crate) messages: u64,
+    /// Their payloads' bytes.
+    pub(crate) bytes: u64,
+    /// Messages without a number, or of more flows than are told apart.
+    pub(crate) unnumbered: u64,
+}
+
+impl Flows {
+    /// Takes in a payload that arrived at `now`, in nanoseconds since 1970.
+    pub(crate) fn add(&mut self, payload: &[u8], now: u64) {
+        self.messages += 1;
+        self.bytes += payload.len() as u64;
+        let head = Head::read(payload);
+        let known = head.filter(|h| self.tallies.len() < BENCH_FLOWS_MAX || self.tallies.contains_key(&h.flow));
+        let Some(head) = known else {
+            self.unnumbered += 1;
+            return;
+        };
+        if self.tallies.entry(head.flow).or_default().add(head.number) {
+            self.latency.record(now.saturating_sub(head.due));
+        }
+    }
+
+    /// How many flows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.tallies.len()
+    }
+
+    /// A sum over all flows.
+    pub(crate) fn sum(&self, of: impl Fn(&Tally) -> u64) -> u64 {
+        self.tallies.values().map(of).sum()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +196,7 @@ mod tests {
         assert_eq!(new, [true, true, false, true, true, false, true]);
         assert_eq!((tally.arrived, tally.doubled, tally.misordered), (5, 2, 1));
         assert_eq!((tally.lost(300), tally.lost(0)), (295, 0));
+        assert_eq!((tally.gaps(), Tally::default().gaps()), (196, 0));
         assert!(!tally.add(BENCH_FLOW_MESSAGES_MAX) && tally.add(BENCH_FLOW_MESSAGES_MAX - 1));
     }
 
@@ -159,5 +211,21 @@ mod tests {
         ear.add(b"another's", 5);
         assert_eq!((ear.heard, ear.tally.arrived, ear.tally.doubled), (3, 1, 1));
         assert_eq!((ear.latency.count(), ear.latency.max_ns()), (1, 1_500));
+    }
+
+    #[test]
+    fn flows_are_told_apart_up_to_a_limit() {
+        let mut flows = Flows::default();
+        let mut payload = [0; 20];
+        let last = u16::try_from(BENCH_FLOWS_MAX).unwrap();
+        for (flow, number) in (0..=last).map(|flow| (flow, 5)).chain([(0, 7), (0, 7), (last, 6)]) {
+            Head { flow, number, due: 10 }.write(&mut payload);
+            flows.add(&payload, 30);
+        }
+        flows.add(b"hello", 30);
+        assert_eq!((flows.len(), flows.unnumbered), (BENCH_FLOWS_MAX, 3));
+        assert_eq!((flows.messages, flows.bytes), (BENCH_FLOWS_MAX as u64 + 5, 20 * (BENCH_FLOWS_MAX as u64 + 4) + 5));
+        assert_eq!((flows.sum(Tally::gaps), flows.sum(|tally| tally.doubled)), (1, 1));
+        assert_eq!((flows.latency.count(), flows.latency.max_ns()), (BENCH_FLOWS_MAX as u64 + 1, 20));
     }
 }

@@ -34,6 +34,16 @@ impl Latency {
         self.record(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Takes in what another one holds.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        match (&mut self.0, &other.0) {
+            // Both have the same bounds.
+            (Some(mine), Some(theirs)) => drop(mine.add(theirs)),
+            (None, Some(_)) => self.clone_from(other),
+            (_, None) => {}
+        }
+    }
+
     /// How many durations were noted.
     pub(crate) fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::len)
@@ -153,6 +163,16 @@ mod tests {
         let latency = of([u64::MAX, 0]);
         assert_eq!(latency.count(), 2);
         assert!(latency.max_ns() >= GREATEST_NS);
+    }
+
+    #[test]
+    fn merging_is_recording_both() {
+        let (mut one, two) = (of([5, 10]), of([1_000]));
+        one.merge(&two);
+        one.merge(&Latency::default());
+        let mut none = Latency::default();
+        none.merge(&one);
+        assert_eq!((none.count(), none.max_ns(), none.quantile_ns(0.5)), (3, 1_000, 10));
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use glocal_core::limits::BENCH_FLOW_MESSAGES_MAX;
 
-/// The timer of the system wakes threads about this late; what is due within it goes at once.
+/// The timer of the system wakes threads about this late.
 const SLACK: Duration = Duration::from_micros(60);
+/// Messages each second up to which a thread yields its way to the exact moment: at most a sixteenth of a core.
+const YIELDING_RATE: f64 = 1_000.0;
 
 /// Nanoseconds since 1970 that never run back: the wall clock is read once, then only a monotonic one. Two processes on
 /// one machine agree as far as the wall clock was not set in between.
@@ -57,6 +59,25 @@ impl Schedule {
         self.start.checked_add(after).unwrap_or(self.start)
     }
 
+    /// Sleeps on this thread until message `number` is due; returns how late it woke, or nothing when there was nothing to
+    /// wait for: what is overdue was held up by something else than this thread's sleep.
+    pub(crate) fn wait(&self, number: u64) -> Option<Duration> {
+        let due = self.due(number);
+        let mut waited = false;
+        loop {
+            let now = Instant::now();
+            match due.checked_duration_since(now).filter(|left| !left.is_zero()) {
+                None => return waited.then(|| now.saturating_duration_since(due)),
+                // Between many messages there is no time to be exact: several go together, and no core is spent on waiting.
+                Some(left) if self.rate > YIELDING_RATE => std::thread::sleep(left.max(SLACK)),
+                Some(left) if left > SLACK => std::thread::sleep(left - SLACK),
+                // A few yields are closer to the moment than the timer is.
+                Some(_) => std::thread::yield_now(),
+            }
+            waited = true;
+        }
+    }
+
     /// Messages that are due before `duration` is over.
     pub(crate) fn within(&self, duration: Duration) -> u64 {
         let messages = (duration.as_secs_f64() * self.rate).ceil().min(f64::from(BENCH_FLOW_MESSAGES_MAX));
@@ -64,22 +85,6 @@ impl Schedule {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let messages = messages as u64;
         messages
-    }
-}
-
-/// Sleeps on this thread until `due`; returns how late it woke, or nothing when there was nothing to wait for: what is
-/// overdue was held up by something else than this thread's sleep.
-pub(crate) fn wait_until(due: Instant) -> Option<Duration> {
-    let mut waited = false;
-    loop {
-        let now = Instant::now();
-        match due.checked_duration_since(now) {
-            Some(left) if left > SLACK => std::thread::sleep(left - SLACK),
-            // A few yields are closer to the moment than the timer is.
-            Some(left) if !left.is_zero() => std::thread::yield_now(),
-            _ => return waited.then(|| now.saturating_duration_since(due)),
-        }
-        waited = true;
     }
 }
 
@@ -115,12 +120,14 @@ mod tests {
 
     #[test]
     fn what_is_overdue_is_late_and_not_waited_for() {
-        let past = Instant::now() - Duration::from_secs(1);
         let before = Instant::now();
-        assert_eq!(wait_until(past), None);
-        assert!(before.elapsed() < Duration::from_millis(500));
-        let due = Instant::now() + Duration::from_millis(5);
-        assert!(wait_until(due).is_some() && Instant::now() >= due);
+        for rate in [2.0, 1e6] {
+            let past = Schedule::new(before - Duration::from_secs(60), rate);
+            assert_eq!((past.wait(0), past.wait(1)), (None, None));
+            let coming = Schedule::new(Instant::now() + Duration::from_millis(5), rate);
+            assert!(coming.wait(0).is_some() && Instant::now() >= coming.due(0), "{rate}");
+        }
+        assert!(before.elapsed() < Duration::from_secs(10));
     }
 
     #[test]

@@ -2,14 +2,20 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use glocal_core::limits::MAX_PAYLOAD_BYTES_CEILING;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
+use super::cpu::Cpu;
 use super::head::HEAD_BYTES;
+use super::progress::Progress;
+use super::spread::{ends, median, spread};
 use crate::cli::output::Out;
+use crate::cli::usage;
 
 /// Flags about output.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -23,6 +29,62 @@ pub(crate) struct ReportArgs {
     pub(crate) progress: bool,
 }
 
+/// Processes whose CPU is reported, on Linux.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct CpuArgs {
+    /// A process on this machine whose CPU is reported; repeat for more.
+    #[arg(long = "broker-pid", value_name = "NAME=PID", value_parser = named_process)]
+    pub(crate) brokers: Vec<(String, u32)>,
+}
+
+impl CpuArgs {
+    /// They must be there.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        self.brokers.iter().try_for_each(|(_, pid)| check_process(*pid))
+    }
+
+    /// Reads their counters, and this program's.
+    pub(crate) fn read(&self) -> Cpu {
+        Cpu::read(&self.brokers)
+    }
+}
+
+fn named_process(text: &str) -> Result<(String, u32), String> {
+    let (name, pid) = text.split_once('=').ok_or("NAME=PID is needed")?;
+    Ok((name.to_owned(), pid.parse().map_err(|_| format!("'{pid}' is no process number"))?))
+}
+
+/// A process that is to be looked at must be there.
+pub(crate) fn check_process(pid: u32) -> anyhow::Result<()> {
+    if std::path::Path::new(&format!("/proc/{pid}/status")).exists() {
+        return Ok(());
+    }
+    Err(usage(format!("there is no process {pid} to look at"), "CPU and memory are read from /proc on this machine"))
+}
+
+/// A figure of several rounds as a JSON object.
+pub(crate) fn rounds_json(values: &[f64]) -> Value {
+    let (least, greatest) = ends(values);
+    json!({ "median": median(values), "min": least, "max": greatest, "rounds": values })
+}
+
+/// CPU of processes for each million of something, by name: what rounds used, one list of processes each.
+pub(crate) fn cpu_json(rounds: &[Vec<(String, f64)>]) -> Value {
+    let names = rounds.first().into_iter().flatten().map(|(name, _)| name);
+    Value::Object(names.map(|name| (name.clone(), rounds_json(&cpu_of(rounds, name)))).collect::<Map<_, _>>())
+}
+
+/// The same for people.
+pub(crate) fn cpu_lines(rounds: &[Vec<(String, f64)>], unit: &str) -> Vec<String> {
+    let names = rounds.first().into_iter().flatten().map(|(name, _)| name);
+    names.map(|name| format!("  CPU of {name}: {} s {unit}", spread(&cpu_of(rounds, name), 2))).collect()
+}
+
+fn cpu_of(rounds: &[Vec<(String, f64)>], name: &str) -> Vec<f64> {
+    rounds.iter().flatten().filter(|(known, _)| known == name).map(|(_, seconds)| *seconds).collect()
+}
+
 /// Prints lines, or the JSON object where that was asked for.
 pub(crate) fn print(args: ReportArgs, json: &Value, lines: &[String]) -> anyhow::Result<ExitCode> {
     let mut out = Out::new();
@@ -33,6 +95,23 @@ pub(crate) fn print(args: ReportArgs, json: &Value, lines: &[String]) -> anyhow:
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells progress while a future runs, by a counter that it moves.
+pub(crate) async fn watching<T>(
+    progress: &mut Progress,
+    text: &str,
+    (done, all): (&AtomicU64, u64),
+    future: impl Future<Output = T>,
+) -> T {
+    tokio::pin!(future);
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        tokio::select! {
+            output = &mut future => return output,
+            _ = tick.tick() => progress.tell(text, done.load(Ordering::Relaxed), all),
+        }
+    }
 }
 
 /// A runtime of its own for one part of the load, so that the parts do not wait for each other.

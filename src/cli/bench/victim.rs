@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use glocal_core::limits::CLIENT_IN_FLIGHT_DEFAULT;
 use glocal_core::name::Class;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use super::flood::{Flood, Flooded, Reading, Shape, fits, same_tenant, silent};
+use super::ends::{FIRST, fits, same_tenant, silent};
+use super::flood::{Flood, Flooded, Reading, Shape};
 use super::head::{Ear, Head};
 use super::latency::{Latency, shown};
-use super::link::{Counts, Feed, Link, Place, Wants};
-use super::pace::{Clock, Schedule, wait_until};
+use super::link::{Counts, Feed, Link, LinkArgs, Place, Wants};
+use super::pace::{Clock, Schedule};
 use super::progress::Progress;
 use super::report::{self, ReportArgs, run_number, runtime};
 use super::watch::{Watch, starved};
-use crate::cli::connect::{ConnectArgs, seconds};
+use crate::cli::connect::seconds;
 use crate::cli::output::complain;
 use crate::cli::{context, message, publish, usage};
 
@@ -35,8 +35,6 @@ Examples:
 The connection flags, or --context, name the victim's publisher. Each phase begins with a warm-up that is not counted.
 A latency counts from the moment the message was due. When the tool itself woke late, the output says so.";
 
-/// How long the victim's first message may take to arrive.
-const FIRST: Duration = Duration::from_secs(10);
 /// Between two looks at what has arrived.
 const LOOK: Duration = Duration::from_millis(10);
 /// The flow of warm-ups, which nobody counts.
@@ -87,7 +85,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     report: ReportArgs,
     #[command(flatten)]
-    connect: ConnectArgs,
+    link: LinkArgs,
 }
 
 fn from_and_to(text: &str) -> Result<(String, String), String> {
@@ -100,12 +98,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.duration.is_zero() {
         return Err(usage("--duration 0 measures nothing", "give it some seconds"));
     }
-    let from = Place::of(&args.connect)?;
-    let to = args.to.as_deref().map_or_else(|| Ok(from.clone()), Place::saved)?;
+    let (from, to) = (args.link.place()?, args.link.saved_or_place(args.to.as_deref())?);
     let floods = args
         .flood
         .iter()
-        .map(|(from, to)| Ok((Place::saved(from)?, Place::saved(to)?)))
+        .map(|(from, to)| Ok((args.link.saved(from)?, args.link.saved(to)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut progress = Progress::start(args.report.progress);
     let victim = Victim::connect(args, &from, &to)?;
@@ -187,7 +184,7 @@ struct Phase {
 impl Victim {
     fn connect(args: &Args, from: &Place, to: &Place) -> anyhow::Result<Self> {
         let (speaking, listening) = (runtime("victim-out", 1)?, runtime("victim-in", 1)?);
-        let wants = Wants { class: args.victim_class, reconnect: false, window: CLIENT_IN_FLIGHT_DEFAULT };
+        let wants = Wants::once(args.victim_class);
         let publisher = speaking.block_on(from.connect(wants)).context("the victim's publisher")?;
         let subscriber = listening.block_on(to.connect(wants)).context("the victim's subscriber")?;
         same_tenant(&publisher, &subscriber)?;
@@ -236,7 +233,7 @@ impl Victim {
                     look = Instant::now();
                 }
                 // This thread runs nothing else: the connection has a thread of its runtime.
-                if let Some(woke) = wait_until(due) {
+                if let Some(woke) = schedule.wait(number) {
                     late.record_duration(woke);
                 }
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
@@ -293,9 +290,9 @@ impl Victim {
 }
 
 async fn listen(mut feed: Feed, clock: Clock, ear: Arc<Mutex<Ear>>) {
-    while let Some(payload) = feed.next().await {
+    while let Some(message) = feed.next().await {
         let now = clock.now_ns();
-        ear.lock().unwrap_or_else(PoisonError::into_inner).add(&payload, now);
+        ear.lock().unwrap_or_else(PoisonError::into_inner).add(message.payload(), now);
     }
 }
 
@@ -382,7 +379,7 @@ impl Found {
     fn json(&self, args: &Args, victim: &Victim) -> Value {
         json!({
             "mode": "flood-and-victim",
-            "protocol": "native",
+            "protocol": args.link.protocol.as_str(),
             "victim": {
                 "tenant": victim.publisher.tenant(), "from": victim.publisher.node(), "to": victim.subscriber.node(),
                 "rate_per_s": args.rate, "size_bytes": args.size, "class": args.victim_class.as_str(),

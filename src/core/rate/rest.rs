@@ -31,11 +31,9 @@ mod tests {
         assert_eq!(rest.after(false), None, "no rest without loss");
         let rests: Vec<_> = (0..6).map(|_| rest.after(true).unwrap()).collect();
         assert_eq!(rests, [1, 2, 4, 8, FLOOD_REST_MS_MAX, FLOOD_REST_MS_MAX]);
-        assert_eq!([rest.after(false), rest.after(false), rest.after(false), rest.after(false)], [
-            Some(4),
-            Some(2),
-            Some(1),
-            None
-        ]);
+        assert_eq!(
+            [rest.after(false), rest.after(false), rest.after(false), rest.after(false)],
+            [Some(4), Some(2), Some(1), None]
+        );
     }
 }
