@@ -101,6 +101,9 @@ start() {
         glocal | glocal-nats) start_glocal "$1" ;;
         relay) start_relay "$1" ;;
         nats-*) start_nats "$1" ;;
+        mosquitto) start_mosquitto "$1" ;;
+        activemq) start_activemq "$1" ;;
+        zenoh) start_zenoh "$1" ;;
     esac
 }
 
@@ -110,6 +113,8 @@ load_of() {
         glocal | glocal-mesh*) LOAD=("$RAW_LOAD_BIN" "$2" --protocol native) ;;
         relay) LOAD=("$RAW_LOAD_BIN" "$2" --protocol bare) ;;
         glocal-nats | nats-*) LOAD=("$RAW_LOAD_BIN" "$2" --protocol nats) ;;
+        zenoh*) LOAD=("$TARGET_DIR/peers/zenoh/build/release/zenoh-load" "$2") ;;
+        mosquitto* | activemq*) LOAD=("$RAW_LOAD_BIN" "$2" --protocol mqtt) ;;
     esac
 }
 
@@ -152,7 +157,7 @@ if wanted pair- || wanted request || wanted connect || wanted fanout; then
         if wanted "pair-$size,"; then turns "pair-$size" "$BROKERS relay" pair --size "$size" --count "$COUNT"; fi
     done
     if wanted request; then turns request "$BROKERS" request --count "$((COUNT / 40))"; fi
-    if wanted connect; then turns connect "$BROKERS" connect --count "$((COUNT / 400))"; fi
+    if wanted connect; then turns connect "$BROKERS" connect --count "$((COUNT / 400))" --threads 64; fi
     if wanted fanout; then turns fanout "glocal glocal-nats $(printf '%s\n' "${PRESENT[@]}" | grep '^nats-' | tr '\n' ' ')" fanout --count "$((COUNT / 625))"; fi
     for name in relay glocal "${PRESENT[@]}"; do stop_broker "$name"; done
 fi
@@ -163,7 +168,8 @@ if wanted idle; then
     for ROUND in $(seq "$ROUNDS"); do
         for name in $BROKERS; do
             start "$name"
-            case $name in activemq) idle=$((COUNT / 800)) ;; *) idle=$((COUNT / 80)) ;; esac
+            # A client of zenoh's crate takes as much memory as a hundred others.
+            case $name in activemq | zenoh) idle=$((COUNT / 800)) ;; *) idle=$((COUNT / 80)) ;; esac
             measure idle "$name" idle --count "$idle"
             stop_broker "$name"
         done
@@ -176,6 +182,8 @@ if wanted link || wanted transit; then
     for name in "${PRESENT[@]}"; do
         case $name in
             nats-*) for kind in leaf route; do start_nats_link "$name-$kind" "$name" "$kind" && LINKS+=" $name-$kind"; done ;;
+            zenoh) for kind in quic tls; do start_zenoh_link "zenoh-$kind" "$kind" && LINKS+=" zenoh-$kind"; done ;;
+            mosquitto) start_mosquitto_link mosquitto-bridge && LINKS+=" mosquitto-bridge" ;;
         esac
     done
     if wanted link; then turns link "$LINKS" pair --count "$COUNT"; fi
@@ -185,6 +193,9 @@ fi
 LABELS="glocal=glocal, native;glocal-nats=glocal, NATS edge;relay=bare rustls relay"
 for name in "${PRESENT[@]}"; do
     case $name in
+        mosquitto) LABELS+=";mosquitto=mosquitto ${VERSION[$name]};mosquitto-bridge=mosquitto ${VERSION[$name]}, bridge" ;;
+        zenoh) LABELS+=";zenoh=zenohd ${VERSION[$name]};zenoh-quic=zenohd ${VERSION[$name]}, QUIC;zenoh-tls=zenohd ${VERSION[$name]}, TLS" ;;
+        activemq) LABELS+=";activemq=ActiveMQ ${VERSION[$name]}" ;;
         nats-*) LABELS+=";$name=nats-server ${VERSION[$name]};$name-leaf=nats-server ${VERSION[$name]}, leaf;$name-route=nats-server ${VERSION[$name]}, route" ;;
     esac
 done

@@ -129,3 +129,112 @@ start_nats_link() {
     fi
     AT[$1]=127.0.0.1:$near PID[$1]=$BROKER_PID FAR_AT[$1]=127.0.0.1:$far
 }
+
+# ── mosquitto ─────────────────────────────────────────────────────────────────
+
+# mosquitto_broker NAME SUFFIX PORT: runs with what is in its configuration besides the client's port.
+mosquitto_broker() {
+    local conf=$WORK/$1.$2.conf log=$WORK/$1.$2.log
+    {
+        printf 'listener %s 127.0.0.1\ncafile %s/root.pem\ncertfile %s/node.pem\nkeyfile %s/node.key\n' "$3" "$NODE" "$NODE" "$NODE"
+        # It would give up root's rights, and then could not read the keys. Nothing is dropped for a queue's length.
+        printf 'require_certificate true\ntls_version tlsv1.3\nallow_anonymous true\nset_tcp_nodelay true\nuser root\nmax_queued_messages 0\npersistence false\n'
+        cat
+    } >"$conf"
+    broker "$log" "${PROGRAM[mosquitto]}" -c "$conf"
+    await_port "$1" "$3" "$log"
+}
+
+start_mosquitto() {
+    local port
+    port=$(free_ports 1)
+    mosquitto_broker "$1" one "$port" </dev/null
+    AT[$1]=127.0.0.1:$port PID[$1]=$BROKER_PID
+}
+
+start_mosquitto_link() {
+    local ports
+    mapfile -t ports < <(free_ports 2)
+    mosquitto_broker "$1" far "${ports[1]}" </dev/null
+    FAR_PID[$1]=$BROKER_PID FAR_AT[$1]=127.0.0.1:${ports[1]}
+    mosquitto_broker "$1" near "${ports[0]}" <<END
+connection bench
+address 127.0.0.1:${ports[1]}
+topic bench/# out 0
+bridge_cafile $NODE/root.pem
+bridge_certfile $NODE/node.pem
+bridge_keyfile $NODE/node.key
+bridge_tls_version tlsv1.3
+END
+    PID[$1]=$BROKER_PID AT[$1]=127.0.0.1:${ports[0]}
+}
+
+# ── ActiveMQ ──────────────────────────────────────────────────────────────────
+
+# activemq_broker NAME SUFFIX CONNECTORS PORT: waits for the port.
+activemq_broker() {
+    local log=$WORK/$1.$2.log home=$WORK/$1.$2 jars
+    mkdir -p "$home"
+    if [ ! -e "$WORK/node.p12" ]; then
+        openssl pkcs12 -export -in "$NODE/node.pem" -inkey "$NODE/node.key" -out "$WORK/node.p12" -passout pass:benchmark
+        keytool -importcert -noprompt -storetype PKCS12 -alias root -file "$NODE/root.pem" -keystore "$WORK/root.p12" \
+            -storepass benchmark >/dev/null 2>&1
+    fi
+    # Of the several ways to log, the one that does not.
+    jars=$(find -L "${PROGRAM[activemq]}/java" /usr/share/java -name '*.jar' 2>/dev/null | grep -v -e slf4j -e log4j | paste -sd:)
+    jars+=:$(find -L "${PROGRAM[activemq]}/java" /usr/share/java -name slf4j-api.jar -o -name slf4j-nop.jar 2>/dev/null | paste -sd:)
+    broker "$log" java -Xmx1g -cp "$jars" -Dactivemq.home="$home" -Dactivemq.base="$home" -Dactivemq.data="$home" \
+        -Djavax.net.ssl.keyStore="$WORK/node.p12" -Djavax.net.ssl.keyStorePassword=benchmark -Djavax.net.ssl.keyStoreType=PKCS12 \
+        -Djavax.net.ssl.trustStore="$WORK/root.p12" -Djavax.net.ssl.trustStorePassword=benchmark -Djavax.net.ssl.trustStoreType=PKCS12 \
+        org.apache.activemq.console.Main start "broker:($3)?persistent=false&useJmx=false&brokerName=$2"
+    await_port "$1" "$4" "$log"
+}
+
+start_activemq() {
+    local port
+    port=$(free_ports 1)
+    activemq_broker "$1" one "mqtt+ssl://127.0.0.1:$port?needClientAuth=true" "$port"
+    AT[$1]=127.0.0.1:$port PID[$1]=$BROKER_PID
+}
+
+# ── zenohd ────────────────────────────────────────────────────────────────────
+
+# zenoh_broker NAME SUFFIX PORT LISTEN CONNECT: endpoints as JSON strings, CONNECT may be empty.
+zenoh_broker() {
+    local conf=$WORK/$1.$2.json5 log=$WORK/$1.$2.log
+    cat >"$conf" <<END
+{
+    mode: "router",
+    listen: { endpoints: ["tls/127.0.0.1:$3"$4] },
+    connect: { endpoints: [$5] },
+    scouting: { multicast: { enabled: false } },
+    transport: {
+        unicast: { max_sessions: 20000, accept_pending: 1000 },
+        link: { tls: {
+            root_ca_certificate: "$NODE/root.pem", enable_mtls: true,
+            listen_certificate: "$NODE/node.pem", listen_private_key: "$NODE/node.key",
+            connect_certificate: "$NODE/node.pem", connect_private_key: "$NODE/node.key",
+        } },
+    },
+}
+END
+    broker "$log" "${PROGRAM[zenoh]}" --config "$conf"
+    await_port "$1" "$3" "$log"
+}
+
+start_zenoh() {
+    local port
+    port=$(free_ports 1)
+    zenoh_broker "$1" one "$port" '' ''
+    AT[$1]=127.0.0.1:$port PID[$1]=$BROKER_PID
+}
+
+# start_zenoh_link NAME quic|tls
+start_zenoh_link() {
+    local ports
+    mapfile -t ports < <(free_ports 3)
+    zenoh_broker "$1" far "${ports[1]}" ", \"$2/127.0.0.1:${ports[2]}\"" ''
+    FAR_PID[$1]=$BROKER_PID FAR_AT[$1]=127.0.0.1:${ports[1]}
+    zenoh_broker "$1" near "${ports[0]}" '' "\"$2/127.0.0.1:${ports[2]}\""
+    PID[$1]=$BROKER_PID AT[$1]=127.0.0.1:${ports[0]}
+}

@@ -29,16 +29,17 @@ ready() { printf '%s\t%s\t%s\n' "$1" "$2" "$3"; }
 left_out() { printf '%s\t-\t%s\n' "$1" "$2"; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# unpack PACKAGE DIRECTORY: the package, and what it needs beside what the machine has, with no script of theirs run.
+# unpack DIRECTORY PACKAGE…: the packages, and what they need beside what the machine has, with no script of theirs run.
 unpack() {
-    local package=$1 directory=$2 fresh=$2.new packages deb
+    local directory=$1 fresh=$1.new packages deb
+    shift
     [ ! -e "$directory/unpacked" ] || return 0
     has apt-get && has dpkg-deb || return 1
     rm -rf "$fresh" && mkdir -p "$fresh"
-    needed() { apt-get install --print-uris --yes --no-install-recommends "$package" 2>/dev/null | sed -n "s/^'[^']*' \([^_]*\)_.*/\1/p"; }
-    packages=$(needed) || { [ "$(id -u)" -eq 0 ] && apt-get update -qq >/dev/null 2>&1; packages=$(needed); } || return 1
-    # One that the machine has is unpacked by itself: what it needs is there.
-    [ -n "$packages" ] || packages=$package
+    needed() { apt-get install --print-uris --yes --no-install-recommends "$@" 2>/dev/null | sed -n "s/^'[^']*' \([^_]*\)_.*/\1/p"; }
+    packages=$(needed "$@") || { [ "$(id -u)" -eq 0 ] && apt-get update -qq >/dev/null 2>&1; packages=$(needed "$@"); } || return 1
+    # What the machine has is unpacked by itself: what it needs is there.
+    [ -n "$packages" ] || packages=$*
     # shellcheck disable=SC2086 # names of packages, one a word
     (cd "$fresh" && apt-get download -qq $packages >/dev/null 2>&1) || return 1
     for deb in "$fresh"/*.deb; do dpkg-deb -x "$deb" "$fresh" && rm "$deb"; done
@@ -50,7 +51,7 @@ unpack() {
 install_nats_2_9() {
     local found
     found=$(PATH=$REPO/tests/clients/.nats-server/usr/sbin:$PATH:/usr/sbin command -v nats-server) || {
-        unpack nats-server "$PEERS/nats-2.9" || { left_out nats-2.9 'apt-get does not find nats-server'; return; }
+        unpack "$PEERS/nats-2.9" nats-server || { left_out nats-2.9 'apt-get does not find nats-server'; return; }
         found=$PEERS/nats-2.9/usr/sbin/nats-server
     }
     case $("$found" --version) in
@@ -76,7 +77,7 @@ install_nats_2_15() {
 
 install_mosquitto() {
     local root=$PEERS/mosquitto
-    unpack mosquitto "$root" || { left_out mosquitto 'apt-get does not find mosquitto'; return; }
+    unpack "$root" mosquitto || { left_out mosquitto 'apt-get does not find mosquitto'; return; }
     cat >"$root/run" <<END
 #!/bin/sh
 LD_LIBRARY_PATH=$(find "$root/usr/lib" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:) exec "$root/usr/sbin/mosquitto" "\$@"
@@ -88,7 +89,7 @@ END
 install_activemq() {
     local root=$PEERS/activemq
     has java || { left_out activemq 'java is missing'; return; }
-    unpack activemq "$root" || { left_out activemq 'apt-get does not find activemq'; return; }
+    unpack "$root" activemq libmqtt-client-java || { left_out activemq 'apt-get does not find activemq'; return; }
     local version
     version=$(find "$root/usr/share/java" -name 'activemq-broker-[0-9]*.jar' -printf '%f\n' | sed 's/activemq-broker-\(.*\)\.jar/\1/' | head -n 1)
     [ -n "$version" ] || { left_out activemq 'its package has no activemq-broker'; return; }

@@ -9,6 +9,8 @@ use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use glocal_wire::nats::client::{ClientLimits, ServerNext, ServerOp, encode_pub_into, encode_sub_into, next_server_op};
 
+mod mqtt;
+
 /// Largest message that is understood.
 const PAYLOAD_BYTES_MAX: u32 = 8 * 1024 * 1024;
 const NATS_LIMITS: ClientLimits = ClientLimits { line_bytes_max: 64 * 1024, payload_bytes_max: 8 * 1024 * 1024 };
@@ -22,6 +24,8 @@ pub(crate) enum Protocol {
     Native,
     /// That of NATS.
     Nats,
+    /// MQTT 3.1.1, everything at quality of service 0. It carries no reply subject: whoever answers knows where.
+    Mqtt,
     /// Nothing but native publishes, for the relay: it greets nobody and knows no subscriptions.
     Bare,
 }
@@ -46,7 +50,7 @@ impl Protocol {
     pub(crate) const fn alpn(self) -> &'static [&'static [u8]] {
         match self {
             Self::Native => &[b"glocal/1"],
-            Self::Nats | Self::Bare => &[],
+            Self::Nats | Self::Mqtt | Self::Bare => &[],
         }
     }
 
@@ -74,6 +78,7 @@ impl Protocol {
                 .into(),
             ),
             Self::Nats => Ok([NATS_CONNECT, b"PING\r\n"].concat()),
+            Self::Mqtt => mqtt::connect(),
             Self::Bare => Ok(Vec::new()),
         }
     }
@@ -94,6 +99,7 @@ impl Protocol {
                 out.extend_from_slice(b"PING\r\n");
                 Ok(out.to_vec())
             }
+            Self::Mqtt => mqtt::subscribe(name),
             Self::Bare => Ok(Vec::new()),
         }
     }
@@ -108,6 +114,7 @@ impl Protocol {
             Self::Nats => {
                 encode_pub_into(&mut out, name.as_bytes(), reply, payload).map_err(|error| anyhow!("{error}"))?;
             }
+            Self::Mqtt => return mqtt::publish(name, payload),
         }
         Ok(out.to_vec())
     }
@@ -118,6 +125,7 @@ impl Protocol {
             Self::Native => bytes.get(4) == Some(&DataKind::Deliver.code()),
             Self::Bare => bytes.get(4) == Some(&DataKind::Publish.code()),
             Self::Nats => bytes.first() == Some(&b'M'),
+            Self::Mqtt => mqtt::is_publish(bytes),
         }
     }
 
@@ -126,6 +134,7 @@ impl Protocol {
         match self {
             Self::Native | Self::Bare => next_native(bytes),
             Self::Nats => next_nats(bytes),
+            Self::Mqtt => mqtt::next(bytes),
         }
     }
 }
