@@ -19,7 +19,7 @@ usage() {
 usage: run/bench/peers.sh [--rounds N] [--count N] [--only PEER,…] [--rows ROW,…] [--write] [--install-only]
 
   --rounds N      rounds of each broker in each row, after one that is not counted; figures are medians; 5
-  --count N       messages of each round; the other rows go with it; 400000
+  --count N       messages of each round; requests, deliveries and new connections go with it; 400000
   --only PEER,…   which others: $PEERS; 'none' for none
   --rows ROW,…    what is measured: $ROWS
   --write         writes the tables into docs/PERFORMANCE.md, between its two markers
@@ -148,7 +148,9 @@ turns() {
 
 BROKERS="glocal glocal-nats ${PRESENT[*]}"
 : >"$WORK/results"
-say "$("$MESH_BIN" --version), ${ROUNDS} rounds" >&2
+# What else the machine does, before this script adds to it.
+BUSY=$(cut -d ' ' -f 1 /proc/loadavg)
+say "$("$MESH_BIN" --version), ${ROUNDS} rounds, a load of $BUSY" >&2
 
 if wanted pair- || wanted request || wanted connect || wanted fanout; then
     start_glocal glocal glocal-nats
@@ -169,7 +171,7 @@ if wanted idle; then
         for name in $BROKERS; do
             start "$name"
             # A client of zenoh's crate takes as much memory as a hundred others.
-            case $name in activemq | zenoh) idle=$((COUNT / 800)) ;; *) idle=$((COUNT / 80)) ;; esac
+            case $name in activemq | zenoh) idle=500 ;; *) idle=5000 ;; esac
             measure idle "$name" idle --count "$idle"
             stop_broker "$name"
         done
@@ -206,7 +208,8 @@ cat "$WORK/tables"
 if $WRITE; then
     document=$REPO/docs/PERFORMANCE.md
     {
-        printf 'Medians of %s rounds (least–greatest), brokers in turns.\n\n' "$ROUNDS"
+        printf 'Medians of %s rounds (least–greatest), %s messages in each, brokers in turns, on a machine with a load of %s.\n\n' \
+            "$ROUNDS" "$COUNT" "$BUSY"
         cat "$WORK/tables"
         for line in "${LEFT_OUT[@]}"; do printf 'Left out: %s.\n\n' "$line"; done
     } >"$WORK/written"
