@@ -60,7 +60,7 @@ function ratio(name, row, ours, theirs, field, bound, sense,    r) {
 # Messages a second are the brokers' only while the load had time to spare; else what a core could carry decides.
 function rate(name, row, ours, theirs, cpu, bound) {
     if (!has(row, ours, "per_s") || !has(row, theirs, "per_s")) return
-    if (median(row, ours, "load_busy") < 0.9) ratio(name, row, ours, theirs, "per_s", bound, 1)
+    if (median(row, ours, "load_busy") < 0.9 && median(row, theirs, "load_busy") < 0.9) ratio(name, row, ours, theirs, "per_s", bound, 1)
     else goal(name "_by_cpu", median(row, theirs, cpu) / median(row, ours, cpu), bound, median(row, theirs, cpu) >= bound * median(row, ours, cpu))
 }
 function most(name, row, broker, field, divisor, bound,    m) {

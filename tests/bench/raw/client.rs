@@ -15,7 +15,7 @@ use crate::wire::{Protocol, Seen};
 /// Bytes of one write, and of one read from a socket.
 pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
 /// After so many new connections the others are looked at.
-const KEEP_ALIVE_EVERY: usize = 200;
+const KEEP_ALIVE_EVERY: usize = 50;
 /// Silence after which a run is given up.
 pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
