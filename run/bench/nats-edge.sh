@@ -4,7 +4,7 @@
 set -euo pipefail
 # Binaries that are named are taken as they are.
 BUILD=true
-[ -z "${MESH_BIN:-}" ] || [ -z "${NATS_LOAD_BIN:-}" ] || BUILD=false
+[ -z "${MESH_BIN:-}" ] || [ -z "${RAW_LOAD_BIN:-}" ] || BUILD=false
 # shellcheck source=run/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
@@ -17,7 +17,7 @@ usage: run/bench/nats-edge.sh [--rounds N] [--count N] [--size BYTES]…
   --size N     payload in bytes, may be repeated; 16, 256 and 1024
 
 nats-server is the machine's, or what tests/clients/install.sh has unpacked; NATS_SERVER names another. MESH_BIN and
-NATS_LOAD_BIN name other binaries than those that this script builds in target/release. Where there are two processors,
+RAW_LOAD_BIN name other binaries than those that this script builds in target/release. Where there are two processors,
 the broker has the first and the load the second.
 END
 }
@@ -35,10 +35,10 @@ while [ $# -gt 0 ]; do
 done
 [ ${#SIZES[@]} -gt 0 ] || SIZES=(16 256 1024)
 
-NATS_LOAD_BIN=${NATS_LOAD_BIN:-$TARGET_DIR/release/examples/nats-load}
-if $BUILD; then (cd "$REPO" && cargo build --release --quiet --bin glocal --example nats-load); fi
+RAW_LOAD_BIN=${RAW_LOAD_BIN:-$TARGET_DIR/release/examples/raw-load}
+if $BUILD; then (cd "$REPO" && cargo build --release --quiet --bin glocal --example raw-load); fi
 need_binary
-[ -x "$NATS_LOAD_BIN" ] || die "'$NATS_LOAD_BIN' is not built" "cargo build --release --example nats-load"
+[ -x "$RAW_LOAD_BIN" ] || die "'$RAW_LOAD_BIN' is not built" "cargo build --release --example raw-load"
 NATS_SERVER=${NATS_SERVER:-$(PATH=$REPO/tests/clients/.nats-server/usr/sbin:$PATH:/usr/sbin command -v nats-server || true)}
 if [ -z "$NATS_SERVER" ]; then
     "$REPO/tests/clients/install.sh" nats-server >/dev/null
@@ -77,7 +77,7 @@ NATS_PID=$!
 wait_for 10 grep -q 'Server is ready' "$WORK/nats.log" || die "nats-server did not start: $(tail -n 3 "$WORK/nats.log")"
 
 load() {
-    (on 1 "$NATS_LOAD_BIN" --server "$1" --pid "$2" --cert "$WORK/agents/tenantA/alice@region-a.pem" \
+    (on 1 "$RAW_LOAD_BIN" pair --protocol nats --server "$1" --broker "broker=$2" --cert "$WORK/agents/tenantA/alice@region-a.pem" \
         --key "$WORK/agents/tenantA/alice@region-a.key" --size "$3" --count "$4")
 }
 field() { sed -n "s/.*\"$1\":\([0-9.]*\).*/\1/p"; }
@@ -93,8 +93,8 @@ for size in "${SIZES[@]}"; do
         load "$GLOCAL_AT" "$GLOCAL_PID" "$size" "$COUNT" >>"$WORK/glocal.$size"
         load "127.0.0.1:$NATS_PORT" "$NATS_PID" "$size" "$COUNT" >>"$WORK/nats.$size"
     done
-    ours=$(field messages_per_s <"$WORK/glocal.$size" | median)
-    theirs=$(field messages_per_s <"$WORK/nats.$size" | median)
+    ours=$(field per_s <"$WORK/glocal.$size" | median)
+    theirs=$(field per_s <"$WORK/nats.$size" | median)
     our_cpu=$(field broker_cpu_s_per_million <"$WORK/glocal.$size" | median)
     their_cpu=$(field broker_cpu_s_per_million <"$WORK/nats.$size" | median)
     awk -v s="$size" -v a="$ours" -v b="$theirs" -v c="$our_cpu" -v d="$their_cpu" -v goals="$WORK/goals" 'BEGIN {

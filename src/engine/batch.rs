@@ -31,6 +31,12 @@ use crate::sender::Sender;
 use crate::shared::Shared;
 use crate::tally;
 
+mod refused;
+mod room;
+
+use refused::Refused;
+use room::Room;
+
 /// One message on its way: what is the same for all its targets.
 #[derive(Debug)]
 pub struct Message<'m> {
@@ -77,16 +83,6 @@ impl TargetGroups<'_> {
     pub fn plain(broker: BrokerIndex) -> Self {
         Self { broker, groups: SmallVec::new(), step: Step { back: 0, life: 0 } }
     }
-}
-
-/// A frame for an edge in a reliable class that found no room.
-#[derive(Debug)]
-struct Refused {
-    tenant: Arc<Tenant>,
-    class: Class,
-    origin: BrokerIndex,
-    incarnation: u64,
-    seq: u64,
 }
 
 #[derive(Debug)]
@@ -408,8 +404,7 @@ impl Batch {
     /// Whether most of what was flushed since the last call was lost, on every edge it was for, and nothing of it was for a
     /// session here.
     pub fn take_lost(&mut self) -> bool {
-        let room = std::mem::take(&mut self.room);
-        room.is_lost && !room.anywhere
+        std::mem::take(&mut self.room).is_nowhere()
     }
 
     /// Appends everything to its targets.
@@ -473,24 +468,6 @@ impl Batch {
     }
 }
 
-/// Whether there was room for what was flushed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Room {
-    /// Some target took it.
-    anywhere: bool,
-    /// Some edge lost more than half of as much.
-    is_lost: bool,
-}
-
-impl Room {
-    /// An edge was given so many frames and lost so many.
-    const fn add(&mut self, given: u64, lost: u64) {
-        let is_lost = lost > given / 2;
-        self.is_lost |= is_lost;
-        self.anywhere |= given > 0 && !is_lost;
-    }
-}
-
 impl<H> Item<H> {
     fn into_frame(self, chunk: &mut Bytes) -> (Class, QueuedFrame, Arc<Tenant>) {
         let bytes = chunk.split_to(self.bytes.min(chunk.len()));
@@ -501,19 +478,6 @@ impl<H> Item<H> {
 
     fn gone(&self) {
         self.tenant.counters().class(self.class).dropped(DropReason::Gone, u64::from(self.frames));
-    }
-}
-
-impl Refused {
-    /// Notes a refused frame, but for those that follow another one of the same origin: they are sent again with it.
-    fn first(tenant: Arc<Tenant>, class: Class, handles: &Handles, seq: u64, last: Option<&Self>) -> Option<Self> {
-        let (origin, incarnation) = *handles.brokers.first()?;
-        let follows = |last: &Self| {
-            (last.origin, last.incarnation, last.class) == (origin, incarnation, class)
-                && Arc::ptr_eq(&last.tenant, &tenant)
-                && last.seq <= seq
-        };
-        (!last.is_some_and(follows)).then_some(Self { tenant, class, origin, incarnation, seq })
     }
 }
 

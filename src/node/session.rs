@@ -194,16 +194,8 @@ where
             let now = self.context.clock.now();
             match event {
                 Ok(Event::Read { full }) => {
-                    self.heard = now;
-                    self.pings = 0;
-                    if let Err(end) = self.on_read(now).await {
+                    if let Err(end) = self.on_arrival(full, now).await {
                         return end;
-                    }
-                    let rest = self.rest.after(self.effects.batch.take_lost() && full);
-                    if full {
-                        self.waits = self.waits.or(rest.map(|millis| now.plus_millis(millis)));
-                        // A flood has more at any time: after a batch of it, it is the turn of others.
-                        tokio::task::yield_now().await;
                     }
                 }
                 Ok(Event::Closed) => return End::Closed,
@@ -254,6 +246,18 @@ where
         self.retain()?;
         // Limits may have changed, too.
         if self.waits.is_some() { self.on_read(now).await } else { Ok(()) }
+    }
+
+    async fn on_arrival(&mut self, full: bool, now: Time) -> Result<(), End<M::End>> {
+        (self.heard, self.pings) = (now, 0);
+        self.on_read(now).await?;
+        let rest = self.rest.after(self.effects.batch.take_lost() && full);
+        if full {
+            self.waits = self.waits.or(rest.map(|millis| now.plus_millis(millis)));
+            // A flood has more at any time: after a batch of it, it is the turn of others.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
     async fn on_read(&mut self, now: Time) -> Result<(), End<M::End>> {
