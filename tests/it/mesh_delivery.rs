@@ -7,7 +7,7 @@ use glocal_client::{Client, Publish, RequestError, Scheme, Subscription};
 use glocal_core::name::Class;
 
 use crate::support::fabric::Fabric;
-use crate::support::node::Mesh;
+use crate::support::node::{Mesh, http};
 use crate::support::soon;
 
 const MANY: usize = 500;
@@ -15,6 +15,19 @@ const MANY: usize = 500;
 async fn payload(subscription: &mut Subscription) -> String {
     let message = soon("a message", subscription.next()).await.expect("the subscription to live");
     String::from_utf8(message.payload().to_vec()).unwrap()
+}
+
+/// What all brokers have dropped, but for what was dropped because it came again.
+async fn drops(mesh: &Mesh) -> Vec<String> {
+    let mut drops = Vec::new();
+    for node in [&mesh.a, &mesh.global, &mesh.b] {
+        let at = node.at().ops.unwrap();
+        let (_, body) = tokio::task::spawn_blocking(move || http(at, "/metrics").unwrap()).await.unwrap();
+        let is_drop = |line: &&str| line.starts_with("glocal_dropped_total{") && !line.contains("repeat");
+        let lines = body.lines().filter(is_drop).filter(|line| !line.ends_with(" 0"));
+        drops.extend(lines.map(|line| format!("{}: {line}", node.at().node)));
+    }
+    drops
 }
 
 /// Nothing more is on its way to a client once a later message of the same publisher has come.
@@ -33,6 +46,8 @@ async fn messages_of_every_class_cross_two_hops_once_and_in_order() {
     let mut of_berta = berta.subscribe("orders.>", None).await.unwrap();
     mesh.a.knows_filters("tenantA", 1).await;
     mesh.a.knows_filters("tenantB", 1).await;
+    // What brokers tell each other while they start may find no way yet, and is told again.
+    let before = drops(&mesh).await;
     let alice = fabric.client(mesh.a.at(), "alice").await;
     for class in Class::ALL {
         for number in 0..MANY {
@@ -53,10 +68,7 @@ async fn messages_of_every_class_cross_two_hops_once_and_in_order() {
         // A busy machine may answer later than a copy waits; then it is sent again, and dropped at its target.
         assert!(mesh.global.metric(name, &["tenantA"]).await >= expected, "{name}");
     }
-    for node in [&mesh.a, &mesh.global, &mesh.b] {
-        let repeats = node.metric("glocal_dropped_total", &["repeat"]).await;
-        assert_eq!(node.metric("glocal_dropped_total", &[]).await, repeats, "{}", node.at().node);
-    }
+    assert_eq!(drops(&mesh).await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
