@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../netns-lib.sh"
 
 usage() {
     cat <<'END_OF_USAGE'
-usage: run/bench/fairness.sh [--rate MBIT] [--duration SECONDS] [--rounds N] [--case NAME]…
+usage: run/bench/fairness.sh [--rate MBIT] [--duration SECONDS] [--rounds N] [--case NAME]… [--flood CLASS:BYTES:TENANTS]…
 
   --rate N       what the link carries, in Mbit/s; 100
   --duration S   seconds of each phase of each case; 5
@@ -22,24 +22,27 @@ usage: run/bench/fairness.sh [--rate MBIT] [--duration SECONDS] [--rounds N] [--
                    shaped    the link is shaped, and the edge is configured with its rate
                    measured  the link is shaped, and nobody has told the brokers
                    unshaped  as fast as this machine goes
+  --flood F      only these floods, such as live:1024:10 for ten tenants that publish 1 KiB in live
 
 MESH_BIN names other brokers than the one that this script builds in target/release, LOAD_BIN another load; KEEP=1 keeps the logs.
 END_OF_USAGE
 }
 
-MBIT=100 SECONDS_EACH=5 ROUNDS=3 CASES=()
+MBIT=100 SECONDS_EACH=5 ROUNDS=3 CASES=() FLOODS=()
 while [ $# -gt 0 ]; do
     case $1 in
         --rate) MBIT=${2:?'--rate needs a number'} && shift ;;
         --duration) SECONDS_EACH=${2:?'--duration needs a number'} && shift ;;
         --rounds) ROUNDS=${2:?'--rounds needs a number'} && shift ;;
         --case) CASES+=("${2:?'--case needs a name'}") && shift ;;
+        --flood) FLOODS+=("${2:?'--flood needs a flood'}") && shift ;;
         -h | --help) usage && exit 0 ;;
         *) usage >&2 && exit 2 ;;
     esac
     shift
 done
 [ ${#CASES[@]} -gt 0 ] || CASES=(shaped measured unshaped)
+[ ${#FLOODS[@]} -gt 0 ] || FLOODS=({live,ctrl,tele,bulk}:1024:1 bulk:16:1 bulk:65536:1 bulk:1048576:1 live:1024:10)
 
 if $BUILD; then (cd "$REPO" && cargo build --release --quiet --locked --bin glocal); fi
 need_binary
@@ -83,11 +86,10 @@ node() {
 } >"$MESH_DIR/fabric.toml"
 make_fabric
 
-at_left=10.76.1.2:32010 at_right=10.76.2.2:32010
+declare -A AT=([left]=10.76.1.2:32010 [right]=10.76.2.2:32010)
 for tenant in victim $(seq -f 'flood%g' $FLOODERS); do
     for side in left right; do
-        address=at_$side
-        "$MESH_BIN" context add "$tenant-$side" --server "${!address}" --root "$MESH_DIR/agents/$tenant/root.pem" \
+        "$MESH_BIN" context add "$tenant-$side" --server "${AT[$side]}" --root "$MESH_DIR/agents/$tenant/root.pem" \
             --cert "$MESH_DIR/agents/$tenant/agent@region-$side.pem" --key "$MESH_DIR/agents/$tenant/agent@region-$side.key" >/dev/null
     done
 done
@@ -105,7 +107,7 @@ start() {
         NODE_BIN=$MESH_DIR/run/$side.sh start_node "region-$side-broker"
     done
     for side in left right; do
-        await_node "region-$side-broker" && wait_for 20 bridged "region-$side-broker" || die "region-$side/broker does not start"
+        if ! await_node "region-$side-broker" || ! wait_for 20 bridged "region-$side-broker"; then die "region-$side/broker does not start"; fi
     done
 }
 
@@ -172,9 +174,10 @@ for case in "${CASES[@]}"; do
         unshaped) shape off && start '' ;;
         *) die "there is no case '$case'" 'one of shaped, measured, unshaped' ;;
     esac
-    for class in live ctrl tele bulk; do measure "$case" $class 1024 1; done
-    for size in 16 65536 1048576; do measure "$case" bulk $size 1; done
-    measure "$case" live 1024 10
+    for flood in "${FLOODS[@]}"; do
+        IFS=: read -r class size tenants <<<"$flood"
+        measure "$case" "$class" "$size" "$tenants"
+    done
     stop_mesh >/dev/null
 done
 cat "$MESH_DIR/goals"

@@ -439,6 +439,9 @@ pub const WEBSOCKET_BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes that may be on their way to one broker for one tenant in `ctrl` or `bulk` at first: enough for a burst, too
 /// little to flood a link.
 pub const RELIABLE_WINDOW_BYTES_FIRST: usize = 256 * 1024;
+/// What one tenant's messages of a reliable class may wait in queues on their way before no more are sent at once, in
+/// milliseconds: enough to keep any edge busy.
+pub const RELIABLE_QUEUE_MS: u64 = 50;
 /// Least window after losses, in bytes: a few slices, so that it can grow again.
 pub const RELIABLE_WINDOW_BYTES_MIN: usize = 64 * 1024;
 /// Largest window, in bytes: what one lane of an edge holds.

@@ -137,6 +137,12 @@ impl Window {
         Self { connection: connection.clone(), below, set: 0 }
     }
 
+    /// Whether the connection's controller is one of these.
+    #[cfg(test)]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.below.window.load(Ordering::Relaxed) > 0
+    }
+
     /// The edge's configured rate in bytes per second.
     pub(crate) fn set_rate(&self, configured: Option<u64>) {
         self.below.configured.store(configured.unwrap_or(0), Ordering::Relaxed);

@@ -251,9 +251,9 @@ where
     async fn on_arrival(&mut self, full: bool, now: Time) -> Result<(), End<M::End>> {
         (self.heard, self.pings) = (now, 0);
         self.on_read(now).await?;
-        let rest = self.rest.after(self.effects.batch.take_lost() && full);
+        let rest = self.rest.after(self.effects.batch.take_lost());
+        self.waits = self.waits.or(rest.map(|millis| now.plus_millis(millis)));
         if full {
-            self.waits = self.waits.or(rest.map(|millis| now.plus_millis(millis)));
             // A flood has more at any time: after a batch of it, it is the turn of others.
             tokio::task::yield_now().await;
         }

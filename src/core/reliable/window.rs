@@ -1,8 +1,8 @@
 //! How much may be on its way to one target: a congestion window in bytes (RFC 5681), and when to send again (RFC 6298).
 
 use crate::limits::{
-    RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MAX, RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST,
-    RELIABLE_WINDOW_BYTES_MAX, RELIABLE_WINDOW_BYTES_MIN, SLICE_BYTES_MAX,
+    RELIABLE_QUEUE_MS, RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MAX, RELIABLE_TIMEOUT_MS_MIN,
+    RELIABLE_WINDOW_BYTES_FIRST, RELIABLE_WINDOW_BYTES_MAX, RELIABLE_WINDOW_BYTES_MIN, SLICE_BYTES_MAX,
 };
 
 /// The window of one target.
@@ -14,6 +14,9 @@ pub struct Window {
     recover: u64,
     smoothed_micros: Option<u64>,
     variance_micros: u64,
+    /// The least and the last round trip on this way.
+    least_micros: u64,
+    last_micros: u64,
     backoff: u32,
 }
 
@@ -25,6 +28,8 @@ impl Default for Window {
             recover: 0,
             smoothed_micros: None,
             variance_micros: 0,
+            least_micros: u64::MAX,
+            last_micros: 0,
             backoff: 0,
         }
     }
@@ -44,9 +49,14 @@ impl Window {
     }
 
     /// `bytes` were acknowledged. The window grows only where it was `used`: doubling per round trip below the
-    /// threshold, a slice per round trip above it.
+    /// threshold, a slice per round trip above it. It stops growing while what is under way waits in a queue of its own: more
+    /// would only wait longer, until it is taken for lost and sent twice.
     pub fn acknowledged(&mut self, bytes: usize, used: bool) {
         self.backoff = 0;
+        if self.waits_in_queue() {
+            self.threshold = self.threshold.min(self.bytes);
+            return;
+        }
         if !used {
             return;
         }
@@ -72,10 +82,19 @@ impl Window {
     /// The way is another: what was learned of waiting is forgotten.
     pub const fn rerouted(&mut self) {
         self.backoff = 0;
+        self.least_micros = u64::MAX;
+        self.last_micros = 0;
+    }
+
+    /// Whether the last round trip was longer than the way explains.
+    const fn waits_in_queue(&self) -> bool {
+        self.last_micros > self.least_micros.saturating_mul(2).saturating_add(RELIABLE_QUEUE_MS * 1000)
     }
 
     /// A message that was sent once was acknowledged after `micros`.
     pub fn measured(&mut self, micros: u64) {
+        self.last_micros = micros;
+        self.least_micros = self.least_micros.min(micros);
         match self.smoothed_micros {
             None => {
                 self.smoothed_micros = Some(micros);
@@ -120,6 +139,29 @@ mod tests {
         assert_eq!(window.bytes(), RELIABLE_WINDOW_BYTES_MIN);
         (0..100_000).for_each(|_| window.acknowledged(1 << 20, true));
         assert_eq!(window.bytes(), RELIABLE_WINDOW_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_window_stops_growing_while_its_own_queue_makes_the_way_long() {
+        let mut window = Window::default();
+        window.measured(5_000);
+        window.acknowledged(window.bytes(), true);
+        let doubled = window.bytes();
+        assert_eq!(doubled, 2 * RELIABLE_WINDOW_BYTES_FIRST);
+        window.measured(10_000 + RELIABLE_QUEUE_MS * 1000);
+        window.acknowledged(doubled, true);
+        assert!(window.bytes() > doubled, "a way may take twice as long");
+        let before = window.bytes();
+        window.measured(20_000 + RELIABLE_QUEUE_MS * 1000);
+        (0..100).for_each(|_| window.acknowledged(before, true));
+        assert_eq!(window.bytes(), before);
+        window.measured(6_000);
+        window.acknowledged(before, true);
+        assert_eq!(window.bytes(), before + SLICE_BYTES_MAX, "and then it creeps");
+        window.rerouted();
+        window.measured(400_000);
+        window.acknowledged(window.bytes(), true);
+        assert_eq!(window.bytes(), before + 2 * SLICE_BYTES_MAX, "a longer way is no queue");
     }
 
     #[test]

@@ -239,6 +239,7 @@ async fn bridge_up(server: quinn::ServerConfig, client: quinn::ClientConfig) -> 
     let dialled = async {
         let connection = dialler.connect_with(client, address, BRIDGE_SERVER_NAME).unwrap().await.ok()?;
         let byte = connection.accept_uni().await.ok()?.read_to_end(1).await.ok()?;
+        assert!(crate::congestion::Window::of(&connection).is_watched(), "a bridge's window follows its path");
         connection.close(0u32.into(), b"");
         Some(byte == b"x")
     };
