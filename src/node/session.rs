@@ -12,7 +12,7 @@ use glocal_core::identity::Principal;
 use glocal_core::limits::{BUNDLE_GRACE_SECONDS, RELIABLE_TICK_MS, SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
 use glocal_core::rate::Rest;
-use glocal_core::sched::Drops;
+use glocal_core::sched::{DropReason, Drops};
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_engine::advisory::Event as Advisory;
@@ -232,6 +232,7 @@ where
                     return End::NotReading;
                 }
                 if self.pump.is_blocked() {
+                    port.inbox().with(|lanes| lanes.shed(now, self.pump.drops()));
                     // Nothing else may wake this task while its client does not read.
                     next_look = next_look.min(now.plus_millis(BLOCKED_LOOK_MS));
                 }
@@ -429,6 +430,10 @@ const fn spread(lame_duck_ms: u64, session: u64) -> u64 {
 fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
     let tenant = context.shared.tenant(port.principal().tenant().as_str());
     for record in drops.drain() {
+        if record.reason == DropReason::Memory {
+            // Its tenant is told of what it was too slow for, as when a lane refuses it.
+            port.lost.add(record.frames);
+        }
         if let Some(tenant) = &tenant {
             tenant.counters().class(record.class).dropped(record.reason, record.frames);
         }
