@@ -1,4 +1,7 @@
+use proptest::prelude::*;
+
 use super::*;
+use crate::limits::MEMORY_STEP_BYTES;
 use crate::memory::{MemoryBounds, Pool};
 
 #[test]
@@ -201,4 +204,37 @@ fn answers_that_are_not_read_count_and_end_a_session_sooner_where_memory_is_shor
     let mut lanes = session(&plenty);
     assert!((0..4096).all(|_| lanes.push_control(answer()).is_ok()));
     assert_eq!(lanes.push_control(answer()), Err(ControlOverflow));
+}
+
+proptest! {
+    /// Whoever pushes what to whom, in classes of any kind: the pool is exceeded by a batch and a step for every session at
+    /// most, and everything is given back.
+    #[test]
+    fn the_pool_is_bounded_whatever_comes(
+        steps in prop::collection::vec((0..24usize, 0..4usize, 1..64u32, 0..20u8), 1..400),
+    ) {
+        let bounds = MemoryBounds { node_bytes: 2048 * KIB, tenant_bytes: 1024 * KIB };
+        let pool = Arc::new(Pool::new(bounds));
+        let accounts: Vec<_> = (0..4).map(|_| Arc::new(Account::new(Arc::clone(&pool)))).collect();
+        let mut sessions: Vec<_> = (0..24).map(|number: usize| session(&accounts[number % 4])).collect();
+        let most = bounds.node_bytes + 64 * KIB + sessions.len() * MEMORY_STEP_BYTES;
+        for (to, class, frames, what) in steps {
+            let lanes = &mut sessions[to];
+            match what {
+                0 => drop(read_all(lanes)),
+                1 => lanes.shed(NOW, &mut Drops::new()),
+                _ => {
+                    lanes.begin();
+                    for number in 0..frames {
+                        let _ = lanes.push(Class::ALL[class], frame(number), NOW);
+                    }
+                    lanes.settle();
+                }
+            }
+            prop_assert!(pool.used() <= most, "{} of {most}", pool.used());
+            prop_assert_eq!(pool.used(), accounts.iter().map(|account| account.used()).sum::<usize>());
+        }
+        drop(sessions);
+        prop_assert_eq!(pool.used(), 0);
+    }
 }
