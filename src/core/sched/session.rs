@@ -143,8 +143,10 @@ impl SessionLanes {
     pub fn push(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
         // Nobody waits for who is about to be closed, and nothing more is kept for them.
         let frame = if frame.admitted && self.is_stuck(now) { frame.admitted(false) } else { frame };
-        let may_be_short = self.room != usize::MAX && !frame.admitted && !frame.pinned;
-        self.is_short = may_be_short && self.held() + frame.held() > self.room;
+        let may_be_short = self.room != usize::MAX && !frame.admitted;
+        // An answer in a lane has the room that answers have.
+        let room = if frame.pinned { self.room.max(SESSION_CONTROL_QUEUE_BYTES_MIN) } else { self.room };
+        self.is_short = may_be_short && self.held() + frame.held() > room;
         // What is kept while memory is short must not keep the rest of its batch.
         let frame = if may_be_short { frame.detached() } else { frame };
         let pushed = if self.is_short {

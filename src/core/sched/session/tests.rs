@@ -200,6 +200,12 @@ fn answers_that_are_not_read_count_and_end_a_session_sooner_where_memory_is_shor
     }
     assert_eq!(account.used(), 256 * KIB);
     assert_eq!(lanes.push_control(answer()), Err(ControlOverflow));
+    // Those that wait behind messages are no way around it.
+    let mut lanes = session(&account);
+    fill_up(&mut lanes, Class::Tele, 512);
+    lanes.begin();
+    let pinned = (0..1024).filter(|number| lanes.push(Class::Live, frame(*number).pinned(), NOW) == Pushed::Queued);
+    assert!((176..=256).contains(&pinned.count()), "up to 256 KiB in all");
     let (_, plenty) = self::account(1 << 20);
     let mut lanes = session(&plenty);
     assert!((0..4096).all(|_| lanes.push_control(answer()).is_ok()));
