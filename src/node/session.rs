@@ -227,12 +227,14 @@ where
             }
             self.advise(now);
             if let Some(port) = &port {
+                if self.pump.is_blocked() {
+                    port.inbox().with(|lanes| lanes.shed(now, self.pump.drops()));
+                }
                 count_drops(&self.context, port, self.pump.drops());
                 if port.inbox().with(|lanes| lanes.has_overflowed() || lanes.is_stuck(now)) {
                     return End::NotReading;
                 }
                 if self.pump.is_blocked() {
-                    port.inbox().with(|lanes| lanes.shed(now, self.pump.drops()));
                     // Nothing else may wake this task while its client does not read.
                     next_look = next_look.min(now.plus_millis(BLOCKED_LOOK_MS));
                 }
