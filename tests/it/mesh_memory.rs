@@ -9,6 +9,7 @@ use glocal_client::{Client, Publish, Subscription};
 use glocal_core::count::Drop as DropReason;
 use glocal_core::deny::{Access, Deny};
 use glocal_core::limits::{MEMORY_STEP_BYTES, SLOW_CONSUMER_MS_MAX};
+use glocal_core::memory::MemoryBounds;
 use glocal_core::name::Class;
 use glocal_wire::control::Control;
 use tokio::net::TcpSocket;
@@ -112,6 +113,56 @@ async fn a_reader_that_stops_holds_its_tenants_ctrl_for_five_seconds_and_nobodys
     assert_eq!(tenant.counters().class(Class::Live).drops(DropReason::Memory), 0);
     assert_eq!(node.metric("glocal_sessions", &[]).await, 4);
     drop(stuck);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_most_gives_way_where_the_node_has_little() {
+    const NODE: usize = 16 * 1024 * 1024;
+    let fabric = Fabric::new();
+    let node = Local::start(&fabric, REGION_A).await;
+    let context = node.0.context();
+    let pool = Arc::clone(context.shared.tenants().memory());
+    assert!(pool.bounds().node_bytes > NODE && pool.bounds().tenant_bytes == pool.bounds().node_bytes / 2);
+    let (alice, bob) = (fabric.client(node.at(), "alice").await, fabric.client(node.at(), "bob").await);
+    // The bounds change while sessions are connected.
+    let file = fabric.config(REGION_A);
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("memory_bytes = {NODE}\ntenant_memory_bytes = {NODE}\n{text}")).unwrap();
+    let report = context.reloader.reload(context).await;
+    assert_eq!(report.changed, ["memory_bytes changed", "tenant_memory_bytes changed"]);
+    assert_eq!(pool.bounds(), MemoryBounds { node_bytes: NODE, tenant_bytes: NODE });
+    let mut peers = Vec::new();
+    for agent in ["alice", "bob"] {
+        for _ in 0..10 {
+            peers.push(stopped(&fabric, node.at().native_tcp, agent, "flood").await);
+        }
+    }
+    let used = |tenant: &str| context.shared.tenant(tenant).unwrap().memory().used();
+    let most = NODE + (64 + 20 * 16) * 1024;
+    // One tenant takes nearly all there is.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while used("tenantA") < NODE / 4 * 3 {
+        for _ in 0..50 {
+            publish(&alice, Class::Tele, "flood", vec![1; 2048]).await;
+        }
+        alice.flush().await.unwrap();
+        assert!(pool.used() <= most, "{}", pool.used());
+        assert!(Instant::now() < deadline, "{}", used("tenantA"));
+    }
+    // Another one gets its part all the same, since the first gives up what it has above its own.
+    let mut reader = bob.subscribe("flood", None).await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while used("tenantB") < NODE / 8 * 3 || used("tenantA") > NODE / 8 * 5 {
+        publish(&bob, Class::Live, "flood", vec![2; 2048]).await;
+        assert_eq!(message(&mut reader).await.payload().len(), 2048, "whoever reads gets everything");
+        assert!(pool.used() <= most, "{}", pool.used());
+        assert!(Instant::now() < deadline, "{} and {}", used("tenantA"), used("tenantB"));
+    }
+    println!("{} and {} KiB", used("tenantA") / 1024, used("tenantB") / 1024);
+    let drops =
+        |tenant: &str, class| context.shared.tenant(tenant).unwrap().counters().class(class).drops(DropReason::Memory);
+    assert!(drops("tenantA", Class::Tele) > 0);
+    assert_eq!(node.metric("glocal_sessions", &[]).await, 22);
 }
 
 #[tokio::test(flavor = "multi_thread")]
