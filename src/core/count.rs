@@ -30,6 +30,8 @@ macro_rules! drops {
 drops! {
     /// The egress lane was full and the class drops.
     LaneFull = "lane-full";
+    /// The tenant's sessions here hold more than they may, and this one more than its part.
+    Memory = "memory";
     /// It waited in a `live` lane longer than the class allows, or past its own ttl.
     Aged = "aged";
     /// Older than the last delivered of its publisher, or a repeat.

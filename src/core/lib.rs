@@ -16,6 +16,7 @@ pub mod identity;
 pub mod inbox;
 pub mod interest;
 pub mod limits;
+pub mod memory;
 pub mod name;
 pub mod policy;
 pub mod port;

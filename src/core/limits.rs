@@ -97,10 +97,21 @@ pub const EDGE_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 pub const EDGE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes one class of a session's egress may queue before its class's rule applies.
 pub const SESSION_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes that the lanes of all sessions of a node may hold together where the machine does not say how much memory it has.
+pub const MEMORY_BYTES_DEFAULT: usize = 1024 * 1024 * 1024;
+/// Least that all sessions of a node, or of one tenant, may be configured to hold, in bytes: a few full lanes.
+pub const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
+/// Most that they may be configured to hold, in bytes: more than any machine has.
+pub const MEMORY_BYTES_MAX: usize = 1 << 44;
+/// Steps in which a session charges what its lanes hold to its tenant, in bytes, and what it may always hold: about what an
+/// idle session costs anyway, so that light traffic touches nothing that is shared.
+pub const MEMORY_STEP_BYTES: usize = 16 * 1024;
 /// Charged against lane limits for every queued frame beside its bytes: what the bookkeeping of a small frame costs.
 pub const QUEUED_FRAME_OVERHEAD_BYTES: usize = 128;
 /// Control frames (acks, pongs, refusals) one session may have waiting, in bytes: more is a client that does not read.
 pub const SESSION_CONTROL_QUEUE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The same where memory is short, in bytes: the answers to a few full reads.
+pub const SESSION_CONTROL_QUEUE_BYTES_MIN: usize = 256 * 1024;
 /// Bytes of one packet by default, the unit of scheduling: what fits the smallest datagram QUIC must carry.
 pub const PACKET_BYTES_DEFAULT: usize = 1200;
 /// Emptied queues one scheduler keeps for the next tenant that needs one: saves allocation when traffic is light.

@@ -141,7 +141,7 @@ pub struct DropRecord {
     pub tenant: Option<TenantKey>,
     /// The class.
     pub class: Class,
-    /// Why: `Aged`, `LaneFull` or `Gone`.
+    /// Why: `Aged`, `LaneFull`, `Memory` or `Gone`.
     pub reason: DropReason,
     /// Frames.
     pub frames: u64,

@@ -14,6 +14,7 @@ use crate::bundle::Section;
 use crate::count::Counters;
 use crate::data::ReplyRoutes;
 use crate::limits::TENANT_KEYS_MAX;
+use crate::memory::{Account, MemoryBounds, Pool};
 use crate::name::TenantId;
 use crate::rate::{Ingress, RateBounds};
 use crate::table::Table;
@@ -35,16 +36,18 @@ pub struct Tenant {
     tallies: Tallies,
     sessions: AtomicU32,
     ingress: Arc<Ingress>,
+    memory: Arc<Account>,
 }
 
 impl Tenant {
-    /// A tenant with an empty table.
+    /// A tenant with an empty table, whose sessions hold what they hold from this pool.
     #[must_use]
-    pub fn new(key: TenantKey, section: Arc<Section>) -> Self {
+    pub fn new(key: TenantKey, section: Arc<Section>, pool: &Arc<Pool>) -> Self {
         Self {
             key,
             id: section.tenant.clone(),
             ingress: Arc::new(Ingress::new(section.limits)),
+            memory: Arc::new(Account::new(Arc::clone(pool))),
             section: ArcSwap::new(section),
             table: ArcSwap::from_pointee(Table::default()),
             counters: Counters::default(),
@@ -108,6 +111,12 @@ impl Tenant {
         &self.ingress
     }
 
+    /// What its sessions hold.
+    #[must_use]
+    pub const fn memory(&self) -> &Arc<Account> {
+        &self.memory
+    }
+
     /// What became of copies that nobody acknowledges.
     #[must_use]
     pub const fn tallies(&self) -> &Tallies {
@@ -131,6 +140,8 @@ pub struct Tenants {
     gone: BTreeMap<TenantId, TenantKey>,
     /// What this broker lets any of them have.
     bounds: RateBounds,
+    /// What all their sessions hold together.
+    pool: Arc<Pool>,
 }
 
 /// More tenants have come and gone than one life of a node numbers.
@@ -142,13 +153,14 @@ impl Tenants {
     /// A handle per section, numbered in the order given.
     #[must_use]
     pub fn new(sections: impl IntoIterator<Item = Arc<Section>>) -> Self {
+        let pool = Arc::default();
         let by_key: Vec<_> = sections
             .into_iter()
             .zip(0u32..)
-            .map(|(section, key)| Arc::new(Tenant::new(TenantKey(key), section)))
+            .map(|(section, key)| Arc::new(Tenant::new(TenantKey(key), section, &pool)))
             .collect();
         let by_id = by_key.iter().map(|t| (t.id().clone(), Arc::clone(t))).collect();
-        Self { by_id, by_key, gone: BTreeMap::new(), bounds: RateBounds::default() }
+        Self { by_id, by_key, gone: BTreeMap::new(), bounds: RateBounds::default(), pool }
     }
 
     /// The tenants of a newer bundle. Whoever had a number keeps it, with table and counters, and gets its new section at
@@ -169,7 +181,7 @@ impl Tenants {
                 }
                 None => {
                     let key = u32::try_from(by_key.len()).ok().filter(|_| by_key.len() < TENANT_KEYS_MAX);
-                    let tenant = Arc::new(Tenant::new(TenantKey(key.ok_or(TooManyTenants)?), section));
+                    let tenant = Arc::new(Tenant::new(TenantKey(key.ok_or(TooManyTenants)?), section, &self.pool));
                     by_key.push(Arc::clone(&tenant));
                     tenant
                 }
@@ -178,7 +190,7 @@ impl Tenants {
         }
         renewed.into_iter().for_each(|(tenant, section)| tenant.section.store(section));
         let gone = by_key.iter().filter(|t| !by_id.contains_key(t.id())).map(|t| (t.id().clone(), t.key())).collect();
-        Ok(Self { by_id, by_key, gone, bounds: self.bounds }.bounded(self.bounds))
+        Ok(Self { by_id, by_key, gone, bounds: self.bounds, pool: Arc::clone(&self.pool) }.bounded(self.bounds))
     }
 
     /// The same tenants, none of which may publish more than the bounds of this broker. It holds for sessions that are
@@ -189,6 +201,19 @@ impl Tenants {
             tenant.ingress.set(tenant.section.load().limits.within(&bounds));
         }
         Self { bounds, ..self }
+    }
+
+    /// What all their sessions hold together.
+    #[must_use]
+    pub const fn memory(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The same tenants, whose sessions may hold so much. It holds for those that are connected, too.
+    #[must_use]
+    pub fn holding(self, bounds: MemoryBounds) -> Self {
+        self.pool.set(bounds);
+        self
     }
 
     /// The tenant with this id.

@@ -416,11 +416,14 @@ impl Batch {
             let mut chunk = target.chunk.freeze();
             let mut items = Some(target.items);
             let pushed = target.to.inbox().push_batch(|lanes| {
+                lanes.begin();
                 for item in items.take().into_iter().flatten() {
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
                     let frames = frame.frames;
-                    target.to.lost.add(count(&tenant, class, lanes.push(class, frame, now), frames));
+                    let pushed = lanes.push(class, frame, now);
+                    target.to.lost.add(count(&tenant, class, pushed, lanes.lost_by(), frames));
                 }
+                lanes.settle();
             });
             if pushed.is_none() {
                 items.into_iter().flatten().for_each(|item| item.gone());
@@ -442,7 +445,7 @@ impl Batch {
                     tally::note(shared, &tenant, class, &handles, frames);
                     if link.edge().may_send(tenant.key()) {
                         let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers(), now);
-                        let lost = count(&tenant, class, pushed, frames);
+                        let lost = count(&tenant, class, pushed, DropReason::LaneFull, frames);
                         lanes.note_lost(tenant.key(), class, DropReason::LaneFull, lost);
                         given += u64::from(frames);
                         taken_out += lost;
@@ -509,14 +512,14 @@ fn append<H>(items: &mut Vec<Item<H>>, item: Item<H>, same: impl Fn(&H, &H) -> b
 }
 
 /// Counts what a push has lost, and returns how many messages that were.
-fn count(tenant: &Tenant, class: Class, pushed: Pushed, frames: u32) -> u64 {
+fn count(tenant: &Tenant, class: Class, pushed: Pushed, reason: DropReason, frames: u32) -> u64 {
     let counters = tenant.counters().class(class);
     let lost = match pushed {
         Pushed::Queued => return 0,
         Pushed::DroppedNewest => u64::from(frames),
         Pushed::DroppedOldest { frames, .. } => frames,
     };
-    counters.dropped(DropReason::LaneFull, lost);
+    counters.dropped(reason, lost);
     lost
 }
 

@@ -193,7 +193,9 @@ impl Client {
     pub fn open(identity: &Identity, dialect: Dialect, default_class: Class, echo: bool, now: Time) -> Self {
         let shared = &identity.shared;
         let handle = shared.next_sender();
-        let inbox = Inbox::new(SessionLanes::default());
+        let tenant = identity.tenant();
+        let account = tenant.as_ref().map(|tenant| Arc::clone(tenant.memory()));
+        let inbox = Inbox::new(SessionLanes::default().charged_to(account));
         let principal = Arc::clone(&identity.principal);
         Self {
             sender: Sender::local(handle, shared.own, identity.id, &principal),
@@ -203,7 +205,7 @@ impl Client {
             turn: u64::from(handle),
             cache: MatchCache::default(),
             waiting: None,
-            toll: identity.tenant().map(|tenant| Toll::new(tenant, now)),
+            toll: tenant.map(|tenant| Toll::new(tenant, now)),
             publishes: HashSet::new(),
             publishes_at_home: false,
         }

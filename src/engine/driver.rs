@@ -414,9 +414,14 @@ fn give(port: &SessionPort, answer: &wire::Control, now: Time) {
         (Dialect::Nats { .. }, wire::Control::Pong(_)) => {
             // After the messages before it: clients take a PONG for the proof that those have come.
             let frame = QueuedFrame::new(Bytes::from_static(nats::PONG)).pinned();
-            let _ = port.inbox().push_batch(|lanes| match lanes.push(Class::Live, frame, now) {
-                Pushed::DroppedNewest => lanes.push_control(Bytes::from_static(nats::PONG)),
-                _ => Ok(()),
+            let _ = port.inbox().push_batch(|lanes| {
+                lanes.begin();
+                let pushed = lanes.push(Class::Live, frame, now);
+                lanes.settle();
+                match pushed {
+                    Pushed::DroppedNewest => lanes.push_control(Bytes::from_static(nats::PONG)),
+                    _ => Ok(()),
+                }
             });
         }
         (Dialect::Nats { .. }, wire::Control::Denied(denied)) => {

@@ -101,6 +101,11 @@ pub struct Config {
     /// `tenant_messages_per_s`, `tenant_bytes_per_s`, `session_messages_per_s` and `session_bytes_per_s`: what any tenant and
     /// any session may publish here at most.
     pub rates: RateBounds,
+    /// `memory_bytes` and `tenant_memory_bytes`: what may wait for all sessions and for those of any one tenant; not set for
+    /// what the machine and `memory_bytes` suggest.
+    pub memory_bytes: Option<usize>,
+    /// See `memory_bytes`.
+    pub tenant_memory_bytes: Option<usize>,
     /// `ready_file`: written when all listeners are bound.
     pub ready_file: Option<PathBuf>,
     /// `runtime_threads`: worker threads; 0 means one per core.

@@ -14,6 +14,7 @@ mod control_task;
 pub mod edge_status;
 mod listener;
 pub mod live;
+mod memory;
 mod metrics;
 pub mod node;
 mod ops;

@@ -178,7 +178,14 @@ impl NodeCollector {
             ("lost", "Copies for other brokers that did not arrive there, wherever they were lost", |c| &c.lost),
         ];
         let tenants = self.0.shared.tenants();
+        let bounds = tenants.memory().bounds();
+        gauges(e, "memory_used_bytes", "Bytes that wait for all sessions", one(tenants.memory().used() as u64))?;
+        gauges(e, "memory_max_bytes", "Bytes that may wait for all sessions", one(bounds.node_bytes as u64))?;
+        let of_tenant = one(bounds.tenant_bytes as u64);
+        gauges(e, "tenant_memory_max_bytes", "Bytes that may wait for any one tenant's sessions", of_tenant)?;
         let tenants: Vec<_> = tenants.iter().collect();
+        let used = tenants.iter().map(|t| (vec![("tenant", t.id().to_string())], t.memory().used() as u64));
+        gauges(e, "tenant_memory_used_bytes", "Bytes that wait for a tenant's sessions", happened(used))?;
         for (name, help, read) in families {
             let samples = tenants.iter().flat_map(|t| {
                 Class::ALL.map(|class| (class_labels(t, class), read(t.counters().class(class)).value()))

@@ -199,7 +199,7 @@ impl Held {
         let sections: Vec<_> = bundle.sections().cloned().map(Arc::new).collect();
         let tenants = context.shared.tenants().renew(sections);
         let tenants = tenants.map_err(|error| Refused::new(BundleRefusal::TooMany, error))?;
-        let tenants = Arc::new(tenants.bounded(config.rates));
+        let tenants = Arc::new(tenants.bounded(config.rates).holding(crate::memory::bounds(&config)));
         // From here on nothing fails.
         self.epoch += 1;
         let first_new = self.links.len();

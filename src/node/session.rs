@@ -12,7 +12,7 @@ use glocal_core::identity::Principal;
 use glocal_core::limits::{BUNDLE_GRACE_SECONDS, RELIABLE_TICK_MS, SESSION_PING_MS, SESSION_PINGS_MAX};
 use glocal_core::port::SessionPort;
 use glocal_core::rate::Rest;
-use glocal_core::sched::Drops;
+use glocal_core::sched::{DropReason, Drops};
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_engine::advisory::Event as Advisory;
@@ -227,6 +227,9 @@ where
             }
             self.advise(now);
             if let Some(port) = &port {
+                if self.pump.is_blocked() {
+                    port.inbox().with(|lanes| lanes.shed(now, self.pump.drops()));
+                }
                 count_drops(&self.context, port, self.pump.drops());
                 if port.inbox().with(|lanes| lanes.has_overflowed() || lanes.is_stuck(now)) {
                     return End::NotReading;
@@ -348,7 +351,7 @@ where
             return if now >= began.plus_millis(patience) { Err(End::NoHello(patience)) } else { Ok(()) };
         }
         self.retain()?;
-        if now >= self.heard.plus_millis(SESSION_PING_MS) {
+        if now >= probe_due(self.heard, self.pings) {
             if self.pings >= SESSION_PINGS_MAX {
                 return Err(End::Silent);
             }
@@ -417,6 +420,12 @@ where
     }
 }
 
+/// When a client that was heard last then and has been probed so often since is probed again, or given up. A session that
+/// cannot write is looked after more often than that.
+const fn probe_due(heard: Time, pings: u32) -> Time {
+    heard.plus_millis(SESSION_PING_MS * (pings as u64 + 1))
+}
+
 /// When a session has to be gone: between half and all of the lame duck's time, so that the clients of a node that leaves
 /// do not all come to its neighbour at once.
 const fn spread(lame_duck_ms: u64, session: u64) -> u64 {
@@ -429,6 +438,10 @@ const fn spread(lame_duck_ms: u64, session: u64) -> u64 {
 fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
     let tenant = context.shared.tenant(port.principal().tenant().as_str());
     for record in drops.drain() {
+        if record.reason == DropReason::Memory {
+            // Its tenant is told of what it was too slow for, as when a lane refuses it.
+            port.lost.add(record.frames);
+        }
         if let Some(tenant) = &tenant {
             tenant.counters().class(record.class).dropped(record.reason, record.frames);
         }
@@ -437,7 +450,16 @@ fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
 
 #[cfg(test)]
 mod tests {
-    use super::spread;
+    use super::*;
+
+    #[test]
+    fn every_probe_has_its_time_to_be_answered() {
+        let heard = Time::from_millis(7);
+        for pings in 0..=SESSION_PINGS_MAX {
+            let due = heard.plus_millis(u64::from(pings + 1) * SESSION_PING_MS);
+            assert_eq!(probe_due(heard, pings), due);
+        }
+    }
 
     #[test]
     fn a_leaving_node_lets_its_clients_go_over_half_of_its_time() {

@@ -30,6 +30,12 @@ pub struct Status {
     pub bundle: BundleStatus,
     /// Sessions now.
     pub sessions: usize,
+    /// Bytes that wait for these sessions, as far as they are charged; a tenant is told of its own only.
+    pub memory_used_bytes: usize,
+    /// Bytes that may wait for all sessions.
+    pub memory_bytes_max: usize,
+    /// Bytes that may wait for the sessions of any one tenant.
+    pub tenant_memory_bytes_max: usize,
     /// Subscriptions of these sessions.
     pub subscriptions: usize,
     /// The edges.
@@ -99,6 +105,8 @@ pub struct TenantReport {
     pub denied: u64,
     /// What it and its sessions may publish here, bundle and configuration taken together, in words.
     pub limits: String,
+    /// Bytes that wait for its sessions here, as far as they are charged.
+    pub memory_used_bytes: usize,
     /// Per class, in the order live, ctrl, tele, bulk; silent classes are left out.
     pub classes: Vec<ClassReport>,
 }
@@ -149,6 +157,9 @@ pub async fn gather(context: &Context, permit: &Permit<Administer<'_>>) -> Statu
             state: format!("{:?}", context.trust().bundle_state(crate::trust::unix_now())).to_lowercase(),
         },
         sessions: context.counters.sessions.value(),
+        memory_used_bytes: permit.tenant().map_or_else(|| tenants.memory().used(), |tenant| tenant.memory().used()),
+        memory_bytes_max: tenants.memory().bounds().node_bytes,
+        tenant_memory_bytes_max: tenants.memory().bounds().tenant_bytes,
         subscriptions: inspection.subscriptions,
         edges: context.edges.list().iter().map(|status| edge_report(context, status, one)).collect(),
         tenants: reports.filter(|t| t.filters > 0 || t.denied > 0 || !t.classes.is_empty()).collect(),
@@ -207,6 +218,7 @@ fn tenant_report(tenant: &Tenant, (remote_filters, present): (usize, usize)) -> 
         remote_filters,
         present,
         denied,
+        memory_used_bytes: tenant.memory().used(),
         limits: tenant.ingress().limits().to_string(),
         classes: Class::ALL.into_iter().map(class).filter(active).collect(),
     }

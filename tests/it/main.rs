@@ -33,6 +33,7 @@ mod mesh_hostile_broker;
 mod mesh_hostile_bundle;
 mod mesh_hostile_interest;
 mod mesh_life;
+mod mesh_memory;
 mod mesh_quic;
 mod mesh_rates;
 mod mesh_reload;

@@ -85,6 +85,40 @@ impl ClassLanes {
         self.queue.push(&self.config, class, frame, 0, now)
     }
 
+    /// Queues a frame where no more memory is to be had: a `live` lane gives up twice as much of its oldest as comes, or
+    /// all it can; everything else is refused.
+    pub(super) fn push_in_place(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
+        let lane = self.queue.lane(class);
+        let excess = (lane.held() - lane.kept()).min(2 * frame.held());
+        if class == Class::Live && excess >= frame.held() {
+            self.queue.push(&self.config, class, frame, excess, now)
+        } else {
+            Pushed::DroppedNewest
+        }
+    }
+
+    /// Drops the oldest of the lossy lanes until all lanes hold at most `held_max`, or nothing of that is left.
+    pub(super) fn shed(&mut self, held_max: usize, drops: &mut Drops) {
+        for class in [Class::Live, Class::Tele] {
+            while self.held() > held_max {
+                let Some(lost) = self.queue.drop_oldest(class) else { break };
+                drops.add(None, class, DropReason::Memory, lost);
+            }
+        }
+    }
+
+    /// Bytes in all lanes with the bookkeeping of every frame.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.queue.held()
+    }
+
+    /// Bytes in one lane with the bookkeeping of every frame.
+    #[must_use]
+    pub(super) fn lane_held(&self, class: Class) -> usize {
+        self.queue.lane(class).held()
+    }
+
     /// Moves the next slice, of one lane and at most `max_bytes`, to the end of `out`. Drops of aged frames are added to
     /// `drops`. `None` when nothing is left (or `max_bytes` is zero).
     pub fn pop_slice(

@@ -1,13 +1,16 @@
 //! A session's egress: its control frames, then its class lanes, as one byte stream.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ClassConfig, ClassLanes, Drops, Lanes, Pushed, QueuedFrame};
+use super::{ClassConfig, ClassLanes, DropReason, Drops, Lanes, Pushed, QueuedFrame};
 use crate::limits::{
-    QUEUED_FRAME_OVERHEAD_BYTES, SESSION_CONTROL_QUEUE_BYTES_MAX, SESSION_LANE_BYTES_MAX, SLOW_CONSUMER_MS_MAX,
+    QUEUED_FRAME_OVERHEAD_BYTES, SESSION_CONTROL_QUEUE_BYTES_MAX, SESSION_CONTROL_QUEUE_BYTES_MIN,
+    SESSION_LANE_BYTES_MAX, SLOW_CONSUMER_MS_MAX,
 };
+use crate::memory::{Account, Charge};
 use crate::name::Class;
 use crate::time::Time;
 
@@ -27,6 +30,12 @@ pub struct SessionLanes {
     /// Since when a reliable lane refuses frames without having sent one.
     full_since: Option<Time>,
     classes: ClassLanes,
+    /// What is charged to the session's tenant; lanes without a tenant charge nothing.
+    charge: Option<Charge>,
+    /// What the session may hold before its lanes count as full, beside their own limits, as of the last look.
+    room: usize,
+    /// Whether the last frame was refused, or others dropped for it, for want of memory.
+    is_short: bool,
 }
 
 impl Default for SessionLanes {
@@ -47,7 +56,61 @@ impl SessionLanes {
             overflowed: false,
             full_since: None,
             classes,
+            charge: None,
+            room: usize::MAX,
+            is_short: false,
         }
+    }
+
+    /// The same lanes, whose memory is charged to a tenant.
+    #[must_use]
+    pub fn charged_to(self, account: Option<Arc<Account>>) -> Self {
+        Self { charge: account.map(Charge::new), ..self }
+    }
+
+    /// Begins a batch of pushes: looks at what the session's tenant and the node have left. To be followed by
+    /// [`Self::settle`].
+    pub fn begin(&mut self) {
+        self.room = self.charge.as_ref().map_or(usize::MAX, |charge| charge.account().room());
+    }
+
+    /// Charges what the lanes hold now.
+    pub fn settle(&mut self) {
+        let held = self.held();
+        if let Some(charge) = &mut self.charge {
+            charge.settle(held);
+        }
+    }
+
+    /// Gives up what a session holds that does not read, beyond its part, where its tenant holds more than it may: `live`
+    /// and `tele` at once, and whoever still holds too much has [`SLOW_CONSUMER_MS_MAX`] to read some of the rest.
+    pub fn shed(&mut self, now: Time, drops: &mut Drops) {
+        let Some(charge) = &self.charge else { return };
+        let keep = charge.account().keep();
+        if self.held() <= keep {
+            return;
+        }
+        self.classes.shed(keep.saturating_sub(self.control_held), drops);
+        if self.promised_held() > 0 && self.held() > keep {
+            self.full_since.get_or_insert(now);
+        }
+        self.settle();
+    }
+
+    /// Why the last push has lost something.
+    #[must_use]
+    pub const fn lost_by(&self) -> DropReason {
+        if self.is_short { DropReason::Memory } else { DropReason::LaneFull }
+    }
+
+    /// Bytes of everything that waits, with the bookkeeping of frames.
+    fn held(&self) -> usize {
+        self.classes.held() + self.control_held
+    }
+
+    /// The part of it that is never dropped.
+    fn promised_held(&self) -> usize {
+        self.classes.lane_held(Class::Ctrl) + self.classes.lane_held(Class::Bulk)
     }
 
     /// Queues a control frame ahead of all classes, in order with other control frames.
@@ -56,13 +119,16 @@ impl SessionLanes {
     /// [`ControlOverflow`] when too many wait already, now and from then on.
     pub fn push_control(&mut self, frame: Bytes) -> Result<(), ControlOverflow> {
         let held = frame.len() + QUEUED_FRAME_OVERHEAD_BYTES;
-        self.overflowed |= self.control_held + held > SESSION_CONTROL_QUEUE_BYTES_MAX;
+        self.begin();
+        let max = self.room.clamp(SESSION_CONTROL_QUEUE_BYTES_MIN, SESSION_CONTROL_QUEUE_BYTES_MAX);
+        self.overflowed |= self.control_held + held > max;
         if self.overflowed {
             return Err(ControlOverflow);
         }
         if !frame.is_empty() {
             self.control_held += held;
             self.control.push_back(frame);
+            self.settle();
         }
         Ok(())
     }
@@ -77,8 +143,18 @@ impl SessionLanes {
     pub fn push(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
         // Nobody waits for who is about to be closed, and nothing more is kept for them.
         let frame = if frame.admitted && self.is_stuck(now) { frame.admitted(false) } else { frame };
-        let pushed = self.classes.push(class, frame, now);
-        if class.is_reliable() && pushed != Pushed::Queued {
+        let may_be_short = self.room != usize::MAX && !frame.admitted;
+        // An answer in a lane has the room that answers have.
+        let room = if frame.pinned { self.room.max(SESSION_CONTROL_QUEUE_BYTES_MIN) } else { self.room };
+        self.is_short = may_be_short && self.held() + frame.held() > room;
+        // What is kept while memory is short must not keep the rest of its batch.
+        let frame = if may_be_short { frame.detached() } else { frame };
+        let pushed = if self.is_short {
+            self.classes.push_in_place(class, frame, now)
+        } else {
+            self.classes.push(class, frame, now)
+        };
+        if pushed != Pushed::Queued && self.may_fill_up(class) {
             self.full_since.get_or_insert(now);
         }
         pushed
@@ -96,10 +172,21 @@ impl SessionLanes {
             usize::MAX => self.classes.lane_max(class).saturating_sub(reserved),
             free => free.saturating_sub(reserved),
         };
-        if free < bytes && reserved == 0 {
+        self.begin();
+        let free = match self.room {
+            usize::MAX => free,
+            // What is lossy makes room for it, at the latest when the session sheds.
+            room => free.min(room.saturating_sub(self.promised_held() + reserved)),
+        };
+        if free < bytes && reserved == 0 && self.may_fill_up(class) {
             self.full_since.get_or_insert(now);
         }
         free
+    }
+
+    /// Whether a refusal in this lane says that the session does not read: there is something reliable for it to read.
+    fn may_fill_up(&self, class: Class) -> bool {
+        class.is_reliable() && self.classes.lane_backlog(class) > 0
     }
 
     /// Whether a reliable lane has stayed full for longer than is tolerated: the session must be closed, since what it
@@ -124,6 +211,7 @@ impl SessionLanes {
                 self.full_since = None;
             }
         }
+        self.settle();
         filled
     }
 
@@ -148,6 +236,7 @@ impl SessionLanes {
     /// Drops all frames of the class lanes, reported as `Gone`. Control frames stay.
     pub fn clear_classes(&mut self, drops: &mut Drops) {
         self.classes.clear(drops);
+        self.settle();
     }
 
     /// Moves one control frame, or the front of it where the write ends.
@@ -173,40 +262,4 @@ impl Lanes for SessionLanes {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reliable_lane_that_stays_full_is_stuck() {
-        let mut lanes = SessionLanes::new(ClassConfig::new(1024));
-        let frame = || QueuedFrame::new(Bytes::from_static(&[0; 512]));
-        let start = Time::from_millis(7);
-        while lanes.push(Class::Tele, frame(), start) == Pushed::Queued {}
-        assert!(!lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)), "other classes drop, and that is all");
-        while lanes.push(Class::Ctrl, frame(), start) == Pushed::Queued {}
-        assert!(!lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX - 1)));
-        assert!(lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)));
-        let late = start.plus_millis(SLOW_CONSUMER_MS_MAX);
-        assert_eq!(lanes.ask(Class::Ctrl, 512, 0, late), usize::MAX, "nobody waits for it");
-        assert_eq!(lanes.push(Class::Ctrl, frame().admitted(true), late), Pushed::DroppedNewest);
-        // Whoever reads again is not stuck.
-        let (mut out, mut drops) = (Vec::new(), Drops::new());
-        lanes.fill(usize::MAX, start.plus_millis(SLOW_CONSUMER_MS_MAX), &mut out, &mut drops);
-        assert!(!lanes.is_stuck(start.plus_millis(2 * SLOW_CONSUMER_MS_MAX)));
-    }
-
-    #[test]
-    fn room_that_was_asked_for_is_kept_and_a_refusal_starts_the_clock() {
-        let mut lanes = SessionLanes::new(ClassConfig::new(1024));
-        let frame = || QueuedFrame::new(Bytes::from_static(&[0; 512])).admitted(true);
-        let (start, all) = (Time::from_millis(7), usize::MAX);
-        assert_eq!(lanes.ask(Class::Bulk, 4096, 0, start), all, "an empty lane takes any one");
-        assert_eq!(lanes.ask(Class::Bulk, 512, 640, start), 1024 - 640, "not beside what is still to come");
-        assert!(
-            (0..3).all(|_| lanes.push(Class::Bulk, frame(), start) == Pushed::Queued),
-            "over the limit, as promised"
-        );
-        assert_eq!(lanes.ask(Class::Bulk, 512, 0, start), 0);
-        assert!(lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)));
-    }
-}
+mod tests;

@@ -11,10 +11,10 @@ fn tenants(ids: &[&str]) -> Tenants {
 #[test]
 fn a_tenant_has_as_many_sessions_as_its_section_allows() {
     let mut section = section("acme");
-    let free = Tenant::new(TenantKey(0), Arc::new(section.clone()));
+    let free = Tenant::new(TenantKey(0), Arc::new(section.clone()), &Arc::default());
     assert!((0..1000).all(|_| free.enter()), "zero is no limit");
     section.sessions_max = 2;
-    let tenant = Tenant::new(TenantKey(0), Arc::new(section));
+    let tenant = Tenant::new(TenantKey(0), Arc::new(section), &Arc::default());
     assert_eq!([tenant.enter(), tenant.enter(), tenant.enter()], [true, true, false]);
     tenant.leave();
     assert_eq!([tenant.enter(), tenant.enter()], [true, false]);
@@ -51,4 +51,18 @@ fn a_node_numbers_a_bounded_number_of_tenants() {
     let refused = held.renew([Arc::new(other), Arc::new(section("one-more"))]);
     assert_eq!(refused.unwrap_err(), TooManyTenants);
     assert_eq!(held.by_id("t0").unwrap().section().weight, before, "nothing has changed");
+}
+
+#[test]
+fn what_a_tenant_holds_and_may_hold_outlives_changes_of_the_bundle() {
+    let bounds = MemoryBounds { node_bytes: 1 << 30, tenant_bytes: 1 << 20 };
+    let first = tenants(&["acme"]).holding(bounds);
+    let mut charge = crate::memory::Charge::new(Arc::clone(first.by_id("acme").unwrap().memory()));
+    charge.settle(1 << 20);
+    let second = first.renew([section("acme"), section("beta")].map(Arc::new)).unwrap();
+    assert_eq!((second.memory().bounds(), second.memory().used()), (bounds, 1 << 20));
+    assert_eq!(second.by_id("acme").unwrap().memory().used(), 1 << 20);
+    let mut new = crate::memory::Charge::new(Arc::clone(second.by_id("beta").unwrap().memory()));
+    new.settle(1 << 20);
+    assert_eq!(second.memory().used(), 2 << 20, "a tenant that is new has an account in the same pool");
 }

@@ -303,12 +303,18 @@ fn assemble(
             session_messages_per_s: integer(table, "session_messages_per_s"),
             session_bytes_per_s: integer(table, "session_bytes_per_s"),
         },
+        memory_bytes: optional_size(table, "memory_bytes"),
+        tenant_memory_bytes: optional_size(table, "tenant_memory_bytes"),
         ready_file: path(table, "ready_file"),
         runtime_threads: usize::try_from(integer(table, "runtime_threads")?).ok()?,
         bridge_threads: usize::try_from(integer(table, "bridge_threads")?).ok()?,
         edges: edges?,
         unsupported: Vec::new(),
     })
+}
+
+fn optional_size(table: &Table, key: &str) -> Option<usize> {
+    usize::try_from(integer(table, key)?).ok()
 }
 
 fn edge(table: &Table) -> Option<EdgeConfig> {

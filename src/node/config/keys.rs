@@ -4,7 +4,7 @@
 
 use glocal_core::limits::{
     CONFIG_RATE_BITS_MAX, CONFIG_RATE_BITS_MIN, EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX, EDGE_LANE_BYTES_MIN,
-    LAME_DUCK_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX, RUNTIME_THREADS_MAX,
+    LAME_DUCK_MS_MAX, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, RATE_BYTES_MAX, RATE_MESSAGES_MAX, RUNTIME_THREADS_MAX,
 };
 
 /// The shape of a key's value.
@@ -141,6 +141,7 @@ const PORT: Kind = Kind::Integer { min: 0, max: 65_535 };
 const SET_PORT: Kind = Kind::Integer { min: 1, max: 65_535 };
 const MESSAGES_PER_S: Kind = Kind::Integer { min: 1, max: RATE_MESSAGES_MAX };
 const BYTES_PER_S: Kind = Kind::Integer { min: 1, max: RATE_BYTES_MAX };
+const MEMORY_BYTES: Kind = Kind::Integer { min: MEMORY_BYTES_MIN as u64, max: MEMORY_BYTES_MAX as u64 };
 const FALSE: Presence = Presence::Default("false");
 const TRUE: Presence = Presence::Default("true");
 const NOT_FALSE: Unsupported = Unsupported::Value("false");
@@ -392,6 +393,20 @@ pub const KEYS: &[Key] = &[
         BYTES_PER_S,
         Presence::Absent("what the bundle allows"),
         "The same in bytes of names, reply subjects, headers and payloads.",
+    ),
+    Key::new(
+        "memory_bytes",
+        MEMORY_BYTES,
+        Presence::Absent("a quarter of the machine's memory"),
+        "Bytes that may wait for all sessions of this node together. When they are nearly used up, tenants that hold more than \
+         their part of them give way.",
+    ),
+    Key::new(
+        "tenant_memory_bytes",
+        MEMORY_BYTES,
+        Presence::Absent("half of `memory_bytes`"),
+        "Bytes that may wait for all sessions of any one tenant here. Above that, its sessions that hold more than their part \
+         find their queues full.",
     ),
     Key::new(
         "ready_file",

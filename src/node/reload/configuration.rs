@@ -166,6 +166,8 @@ fn changes(old: &Config, new: &Config) -> Vec<String> {
     for ((key, before), (_, after)) in rates(old).into_iter().zip(rates(new)) {
         note(before != after, key);
     }
+    note(old.memory_bytes != new.memory_bytes, "memory_bytes");
+    note(old.tenant_memory_bytes != new.tenant_memory_bytes, "tenant_memory_bytes");
     note(old.nats_ws_allowed_origins != new.nats_ws_allowed_origins, "nats_ws_allowed_origins");
     note(old.uplink != new.uplink, "global_controller_host");
     let (before, after) = (names(&old.edges), names(&new.edges));

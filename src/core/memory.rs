@@ -1,0 +1,200 @@
+//! Memory that queues for clients may take: one pool for the node, and in it an account for each tenant.
+//!
+//! Lanes bound what one session holds, but nothing else bounds how many sessions do not read. Each session charges what its
+//! lanes hold to its own tenant, in steps of [`MEMORY_STEP_BYTES`], once for a batch and not for a message. When a tenant
+//! holds more than it may, those of its sessions that hold more than their part of it find their lanes full, by the rule of
+//! each class; the others go on as before. When the pool is nearly used up, what a tenant may hold is its part of the pool,
+//! so that whoever holds most gives way first. When it is used up, every session is held to one step.
+//!
+//! Guarantees: what is charged is given back with the lanes; a tenant below its part is never limited before the pool is
+//! used up; beyond the pool there is at most a step for every session, and what was promised room before. A payload that
+//! many sessions wait for is charged to each of them in full.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::limits::{MEMORY_BYTES_DEFAULT, MEMORY_STEP_BYTES};
+
+/// What sessions of a node and of any one tenant may hold, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBounds {
+    /// All sessions of the node together.
+    pub node_bytes: usize,
+    /// All sessions of one tenant together.
+    pub tenant_bytes: usize,
+}
+
+impl MemoryBounds {
+    /// So much for the node, and half of it for any one tenant.
+    #[must_use]
+    pub const fn of_node(node_bytes: usize) -> Self {
+        Self { node_bytes, tenant_bytes: node_bytes / 2 }
+    }
+}
+
+impl Default for MemoryBounds {
+    fn default() -> Self {
+        Self::of_node(MEMORY_BYTES_DEFAULT)
+    }
+}
+
+/// What all sessions of a node hold.
+#[derive(Debug)]
+pub struct Pool {
+    used: AtomicUsize,
+    /// Tenants that hold anything.
+    holders: AtomicUsize,
+    node_max: AtomicUsize,
+    tenant_max: AtomicUsize,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new(MemoryBounds::default())
+    }
+}
+
+impl Pool {
+    /// An empty pool.
+    #[must_use]
+    pub const fn new(bounds: MemoryBounds) -> Self {
+        Self {
+            used: AtomicUsize::new(0),
+            holders: AtomicUsize::new(0),
+            node_max: AtomicUsize::new(bounds.node_bytes),
+            tenant_max: AtomicUsize::new(bounds.tenant_bytes),
+        }
+    }
+
+    /// Changes the bounds; sessions go by them from their next batch on.
+    pub fn set(&self, bounds: MemoryBounds) {
+        self.node_max.store(bounds.node_bytes, Ordering::Relaxed);
+        self.tenant_max.store(bounds.tenant_bytes, Ordering::Relaxed);
+    }
+
+    /// The bounds in force.
+    #[must_use]
+    pub fn bounds(&self) -> MemoryBounds {
+        MemoryBounds {
+            node_bytes: self.node_max.load(Ordering::Relaxed),
+            tenant_bytes: self.tenant_max.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Bytes charged.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// What one tenant may hold now: its part of the pool where little is left, in any case no more than its bound.
+    fn budget(&self, used: usize) -> usize {
+        let bounds = self.bounds();
+        if used <= bounds.node_bytes / 8 * 7 {
+            return bounds.tenant_bytes;
+        }
+        bounds.tenant_bytes.min(bounds.node_bytes / self.holders.load(Ordering::Relaxed).max(1))
+    }
+}
+
+/// What the sessions of one tenant hold.
+#[derive(Debug)]
+pub struct Account {
+    pool: Arc<Pool>,
+    used: AtomicUsize,
+    /// Sessions that hold anything.
+    holders: AtomicUsize,
+}
+
+impl Account {
+    /// An empty account in a pool.
+    #[must_use]
+    pub const fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, used: AtomicUsize::new(0), holders: AtomicUsize::new(0) }
+    }
+
+    /// Bytes charged.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// What one session may hold before its lanes count as full; the greatest number where nothing is short.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let in_all = self.pool.used();
+        if in_all >= self.pool.bounds().node_bytes { MEMORY_STEP_BYTES } else { self.part(in_all) }
+    }
+
+    /// What one session may keep that does not read; the greatest number where its tenant holds no more than it may.
+    #[must_use]
+    pub fn keep(&self) -> usize {
+        self.part(self.pool.used())
+    }
+
+    fn part(&self, in_all: usize) -> usize {
+        let budget = self.pool.budget(in_all);
+        if self.used() <= budget {
+            return usize::MAX;
+        }
+        (budget / self.holders.load(Ordering::Relaxed).max(1)).max(MEMORY_STEP_BYTES)
+    }
+
+    fn charge(&self, bytes: usize) {
+        // Whoever takes the last of it is ordered behind whoever brought the first.
+        if self.used.fetch_add(bytes, Ordering::AcqRel) == 0 {
+            self.pool.holders.fetch_add(1, Ordering::AcqRel);
+        }
+        self.pool.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn give_back(&self, bytes: usize) {
+        if self.used.fetch_sub(bytes, Ordering::AcqRel) == bytes {
+            self.pool.holders.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.pool.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What one session has charged to its tenant; given back when it is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<Account>,
+    charged: usize,
+}
+
+impl Charge {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new(account: Arc<Account>) -> Self {
+        Self { account, charged: 0 }
+    }
+
+    /// The tenant's account.
+    #[must_use]
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Charges what is held now, in whole steps: less than one costs nothing.
+    pub fn settle(&mut self, held: usize) {
+        let due = held - held % MEMORY_STEP_BYTES;
+        let before = std::mem::replace(&mut self.charged, due);
+        if due > before {
+            self.account.holders.fetch_add(usize::from(before == 0), Ordering::Relaxed);
+            self.account.charge(due - before);
+        } else if due < before {
+            self.account.holders.fetch_sub(usize::from(due == 0), Ordering::Relaxed);
+            self.account.give_back(before - due);
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.settle(0);
+    }
+}
+
+#[cfg(test)]
+mod tests;
