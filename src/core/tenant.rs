@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 
@@ -30,6 +30,8 @@ pub struct Tenant {
     id: TenantId,
     section: ArcSwap<Section>,
     table: ArcSwap<Table>,
+    /// The table's generation, set when it is in its place.
+    generation: AtomicU64,
     counters: Counters,
     replies: ReplyRoutes,
     tallies: Tallies,
@@ -47,6 +49,7 @@ impl Tenant {
             ingress: Arc::new(Ingress::new(section.limits)),
             section: ArcSwap::new(section),
             table: ArcSwap::from_pointee(Table::default()),
+            generation: AtomicU64::new(Table::default().generation()),
             counters: Counters::default(),
             replies: ReplyRoutes::default(),
             tallies: Tallies::default(),
@@ -80,7 +83,15 @@ impl Tenant {
 
     /// Publishes a new table; the control half's right alone.
     pub(crate) fn publish(&self, table: Table) {
+        let generation = table.generation();
         self.table.store(Arc::new(table));
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// The generation of the table now: what was found in a table holds as long as it is of this one.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// The tenant's counters on this node.

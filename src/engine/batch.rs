@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use glocal_core::count::Drop as DropReason;
+use glocal_core::count::{ClassCounters, Drop as DropReason};
 use glocal_core::identity::Role;
 use glocal_core::limits::{
     BATCH_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN,
@@ -101,6 +101,14 @@ struct Item<H> {
     frames: u32,
 }
 
+/// One frame that was appended to a target's chunk.
+struct Frame {
+    bytes: usize,
+    tail: Option<Bytes>,
+    admitted: bool,
+    seq: u64,
+}
+
 #[derive(Debug)]
 struct Target<T, H> {
     to: T,
@@ -131,6 +139,8 @@ impl<T, H> Target<T, H> {
 pub struct Batch {
     ports: Vec<Target<Arc<SessionPort>, ()>>,
     port_index: HashMap<u64, usize>,
+    /// The place of the session that was given something last.
+    last_port: usize,
     links: Vec<Target<Arc<Link>, Handles>>,
     link_index: HashMap<u32, usize>,
     ext: ExtBuilder,
@@ -251,10 +261,17 @@ impl Batch {
     }
 
     fn port_target(&mut self, port: &Arc<SessionPort>) -> usize {
-        *self.port_index.entry(port.id()).or_insert_with(|| {
-            self.ports.push(Target::new(Arc::clone(port)));
-            self.ports.len() - 1
-        })
+        // Messages in a row go to the same session, or to the same ones in the same order.
+        let next = if self.last_port + 1 < self.ports.len() { self.last_port + 1 } else { 0 };
+        let is = |at: &usize| self.ports.get(*at).is_some_and(|target| Arc::ptr_eq(&target.to, port));
+        let guess = Some(self.last_port).filter(is).or_else(|| Some(next).filter(is));
+        self.last_port = guess.unwrap_or_else(|| {
+            *self.port_index.entry(port.id()).or_insert_with(|| {
+                self.ports.push(Target::new(Arc::clone(port)));
+                self.ports.len() - 1
+            })
+        });
+        self.last_port
     }
 
     /// Whether the lanes of all sessions have room. All are asked, so that each one's patience begins to run out.
@@ -308,11 +325,8 @@ impl Batch {
         message: &Message<'_>,
     ) {
         let class = message.destination.class();
-        let counters = message.tenant.counters().class(class);
         match (encoded, self.ports.get_mut(index)) {
             (Some((bytes, tail)), Some(target)) => {
-                let tenant = Arc::clone(message.tenant);
-                counters.delivered.add(1);
                 self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
                 if admitted {
                     let whole = bytes + tail.as_ref().map_or(0, Bytes::len) + QUEUED_FRAME_OVERHEAD_BYTES;
@@ -320,11 +334,10 @@ impl Batch {
                     *reserved += whole;
                     *free = free.saturating_sub(whole);
                 }
-                let ttl_ms = message.ttl_ms;
-                let item = Item { class, bytes, tail, ttl_ms, tenant, handles: (), admitted, seq: 0, frames: 1 };
-                append(&mut target.items, item, |_, _| true);
+                let frame = Frame { bytes, tail, admitted, seq: 0 };
+                append(&mut target.items, frame, message, |()| true, || ());
             }
-            _ => counters.dropped(DropReason::TooLarge, 1),
+            _ => message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1),
         }
     }
 
@@ -363,15 +376,14 @@ impl Batch {
         let name = NameBytes::Raw;
         let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
         if let Some((bytes, tail)) = encoded {
-            let tenant = Arc::clone(message.tenant);
-            tenant.counters().class(class).relayed_out.add(1);
             self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
-            let mut handles = Handles { brokers: SmallVec::new(), sender: Some(Arc::clone(message.sender)) };
-            handles.brokers.push((message.sender.origin(), message.incarnation));
-            handles.brokers.extend(targets.iter().map(|target| (target.broker, 0)));
-            let (ttl_ms, seq) = (message.ttl_ms, message.seq);
-            let item = Item { class, bytes, tail, ttl_ms, tenant, handles, admitted: false, seq, frames: 1 };
-            append(&mut target.items, item, Handles::same);
+            let used = || {
+                let origin = (message.sender.origin(), message.incarnation);
+                std::iter::once(origin).chain(targets.iter().map(|target| (target.broker, 0)))
+            };
+            let same = |last: &Handles| last.are(message.sender, used());
+            let handles = || Handles { brokers: used().collect(), sender: Some(Arc::clone(message.sender)) };
+            append(&mut target.items, Frame { bytes, tail, admitted: false, seq: message.seq }, message, same, handles);
         } else {
             message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }
@@ -414,6 +426,7 @@ impl Batch {
         self.room.anywhere |= !self.ports.is_empty();
         for target in self.ports.drain(..) {
             let mut chunk = target.chunk.freeze();
+            target.items.iter().for_each(|item| item.counters().delivered.add(u64::from(item.frames)));
             let mut items = Some(target.items);
             let pushed = target.to.inbox().push_batch(|lanes| {
                 for item in items.take().into_iter().flatten() {
@@ -429,6 +442,7 @@ impl Batch {
         self.port_index.clear();
         for target in self.links.drain(..) {
             let mut chunk = target.chunk.freeze();
+            target.items.iter().for_each(|item| item.counters().relayed_out.add(u64::from(item.frames)));
             let mut items = Some(target.items);
             let link = &target.to;
             let refused = &mut self.refused;
@@ -476,8 +490,12 @@ impl<H> Item<H> {
         (self.class, frame, self.tenant)
     }
 
+    fn counters(&self) -> &ClassCounters {
+        self.tenant.counters().class(self.class)
+    }
+
     fn gone(&self) {
-        self.tenant.counters().class(self.class).dropped(DropReason::Gone, u64::from(self.frames));
+        self.counters().dropped(DropReason::Gone, u64::from(self.frames));
     }
 }
 
@@ -486,25 +504,37 @@ fn is_admitted(subs: &[&Arc<Sub>], message: &Message<'_>) -> bool {
     message.destination.class().is_reliable() && subs.iter().any(|sub| !sub.is_observer())
 }
 
-/// Notes a frame that was appended to a target's chunk; small ones in a row become one entry of the queue.
-fn append<H>(items: &mut Vec<Item<H>>, item: Item<H>, same: impl Fn(&H, &H) -> bool) {
+/// Notes a frame that was appended to a target's chunk; small ones in a row become one entry of the queue, for which
+/// nothing is made or moved.
+fn append<H>(
+    items: &mut Vec<Item<H>>,
+    frame: Frame,
+    message: &Message<'_>,
+    same: impl FnOnce(&H) -> bool,
+    handles: impl FnOnce() -> H,
+) {
+    let (class, ttl_ms, tenant) = (message.destination.class(), message.ttl_ms, message.tenant);
+    let Frame { bytes, tail, admitted, seq } = frame;
     let joins = |last: &&mut Item<H>| {
-        last.class == item.class
-            && last.bytes + item.bytes <= RUN_BYTES_MAX
+        last.class == class
+            && last.bytes + bytes <= RUN_BYTES_MAX
             && last.tail.is_none()
-            && item.tail.is_none()
+            && tail.is_none()
             && last.ttl_ms.is_none()
-            && item.ttl_ms.is_none()
-            && last.admitted == item.admitted
-            && Arc::ptr_eq(&last.tenant, &item.tenant)
-            && same(&last.handles, &item.handles)
+            && ttl_ms.is_none()
+            && last.admitted == admitted
+            && Arc::ptr_eq(&last.tenant, tenant)
+            && same(&last.handles)
     };
     match items.last_mut().filter(joins) {
         Some(last) => {
-            last.bytes += item.bytes;
-            last.frames += item.frames;
+            last.bytes += bytes;
+            last.frames += 1;
         }
-        None => items.push(item),
+        None => {
+            let (tenant, handles) = (Arc::clone(tenant), handles());
+            items.push(Item { class, bytes, tail, ttl_ms, tenant, handles, admitted, seq, frames: 1 });
+        }
     }
 }
 
