@@ -7,21 +7,21 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use glocal_core::count::{ClassCounters, Drop as DropReason};
+use glocal_core::count::Drop as DropReason;
 use glocal_core::identity::Role;
 use glocal_core::limits::{
-    BATCH_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN,
+    BATCH_BYTES_MAX, CHUNK_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN,
 };
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::port::{Delivery, Dialect, SessionPort, Sub};
 use glocal_core::reliable::outgoing::Step;
 use glocal_core::routes::BrokerIndex;
-use glocal_core::sched::{Pushed, QueuedFrame};
+use glocal_core::sched::Pushed;
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::data::{DataHead, DataKind, TailLengths};
 use glocal_wire::ext::ExtBuilder;
-use glocal_wire::nats::{encode_msg_into, encode_msg_prefix_into};
+use glocal_wire::nats::{LastLine, encode_msg_prefix_into};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
@@ -31,9 +31,13 @@ use crate::sender::Sender;
 use crate::shared::Shared;
 use crate::tally;
 
+mod delivery_ext;
+mod item;
 mod refused;
 mod room;
 
+use delivery_ext::DeliveryExt;
+use item::{Frame, Item, append};
 use refused::Refused;
 use room::Room;
 
@@ -86,30 +90,6 @@ impl TargetGroups<'_> {
 }
 
 #[derive(Debug)]
-struct Item<H> {
-    class: Class,
-    bytes: usize,
-    tail: Option<Bytes>,
-    ttl_ms: Option<u32>,
-    tenant: Arc<Tenant>,
-    handles: H,
-    /// Whether room was asked for.
-    admitted: bool,
-    /// The number of the first message, for edges.
-    seq: u64,
-    /// Small frames in a row that are queued as one.
-    frames: u32,
-}
-
-/// One frame that was appended to a target's chunk.
-struct Frame {
-    bytes: usize,
-    tail: Option<Bytes>,
-    admitted: bool,
-    seq: u64,
-}
-
-#[derive(Debug)]
 struct Target<T, H> {
     to: T,
     chunk: BytesMut,
@@ -120,8 +100,16 @@ struct Target<T, H> {
 }
 
 impl<T, H> Target<T, H> {
-    fn new(to: T) -> Self {
-        Self { to, chunk: BytesMut::new(), items: Vec::new(), reserved: [0; 2], free: [0; 2] }
+    fn new(to: T, expected: usize) -> Self {
+        Self { to, chunk: BytesMut::with_capacity(expected), items: Vec::new(), reserved: [0; 2], free: [0; 2] }
+    }
+
+    /// The chunk with what is noted of its frames. It holds no more memory than twice what it needs.
+    fn take(&mut self) -> (Bytes, Vec<Item<H>>) {
+        let chunk = std::mem::take(&mut self.chunk);
+        let spacious = chunk.capacity() / 2 > chunk.len();
+        let chunk = if spacious { Bytes::copy_from_slice(&chunk) } else { chunk.freeze() };
+        (chunk, std::mem::take(&mut self.items))
     }
 
     /// The places of a reliable class in `reserved` and `free`.
@@ -143,13 +131,18 @@ pub struct Batch {
     last_port: usize,
     links: Vec<Target<Arc<Link>, Handles>>,
     link_index: HashMap<u32, usize>,
-    ext: ExtBuilder,
+    /// The extensions of the frame that was written last.
+    ext: DeliveryExt,
+    /// The line of the last message for a session of the text protocol.
+    line: LastLine,
     /// The shared tail of the message at hand, made for its first target that wants one.
     shared_tail: Option<Bytes>,
     /// The same for sessions of the text protocol.
     shared_text_tail: Option<Bytes>,
     /// What has been collected, in bytes, with the bookkeeping of every frame.
     held: usize,
+    /// How much is expected for the first target.
+    expected: usize,
     /// Frames of reliable classes that found no room on an edge.
     refused: Vec<Refused>,
     /// How targets took what they were given since [`Self::take_lost`].
@@ -165,6 +158,12 @@ impl Batch {
     pub fn begin(&mut self) {
         self.shared_tail = None;
         self.shared_text_tail = None;
+    }
+
+    /// Says how many bytes are about to be worked on. What comes of them is mostly for one target, whose chunk is made for
+    /// all of it at once and not grown step by step.
+    pub(crate) fn foresee(&mut self, bytes: usize) {
+        self.expected = (bytes + bytes / 2).min(CHUNK_BYTES_MAX);
     }
 
     /// Bytes collected, with the bookkeeping of every frame.
@@ -219,13 +218,12 @@ impl Batch {
     fn deliver_native(&mut self, port: &Arc<SessionPort>, qualified: bool, subs: &[&Arc<Sub>], message: &Message<'_>) {
         let class = message.destination.class();
         let sender = message.sender.text(viewer(port, message));
-        self.ext.clear();
-        self.ext.subs(subs.iter().map(|sub| sub.sid())).sender_text(sender).redelivered(message.redelivered);
+        self.ext.set(subs, sender, message.redelivered);
         let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
         let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
         let index = self.port_target(port);
         let Some(target) = self.ports.get_mut(index) else { return };
-        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
+        let encoded = encode(&mut target.chunk, head, &self.ext.ext, message, &name, &mut self.shared_tail);
         self.collect(index, encoded, is_admitted(subs, message), message);
     }
 
@@ -253,7 +251,8 @@ impl Batch {
                     },
                 )
             } else {
-                encode_msg_into(&mut target.chunk, subject.as_bytes(), sid, reply, headers, payload).map(|()| None)
+                let line = &mut self.line;
+                line.encode_msg_into(&mut target.chunk, subject.as_bytes(), sid, reply, headers, payload).map(|()| None)
             };
             let bytes = target.chunk.len() - start;
             self.collect(index, encoded.ok().map(|tail| (bytes, tail)), admitted, message);
@@ -267,7 +266,7 @@ impl Batch {
         let guess = Some(self.last_port).filter(is).or_else(|| Some(next).filter(is));
         self.last_port = guess.unwrap_or_else(|| {
             *self.port_index.entry(port.id()).or_insert_with(|| {
-                self.ports.push(Target::new(Arc::clone(port)));
+                self.ports.push(Target::new(Arc::clone(port), std::mem::take(&mut self.expected)));
                 self.ports.len() - 1
             })
         });
@@ -344,17 +343,17 @@ impl Batch {
     /// Collects the message for the brokers behind one edge. The caller has checked that the edge allows the tenant.
     pub fn relay(&mut self, link: &Arc<Link>, targets: &[TargetGroups<'_>], message: &Message<'_>) {
         let class = message.destination.class();
-        self.ext.clear();
-        self.ext.origin(message.sender.origin().0).incarnation(message.incarnation).sender(message.sender.handle());
-        self.ext.redelivered(message.redelivered);
+        let ext = self.ext.others();
+        ext.origin(message.sender.origin().0).incarnation(message.incarnation).sender(message.sender.handle());
+        ext.redelivered(message.redelivered);
         if class.is_reliable() {
-            self.ext.steps(targets.iter().map(|target| target.step.back));
-            self.ext.lives(targets.iter().map(|target| target.step.life));
+            ext.steps(targets.iter().map(|target| target.step.back));
+            ext.lives(targets.iter().map(|target| target.step.life));
         }
         if let Some(token) = message.reply_token {
-            self.ext.reply_token(token);
+            ext.reply_token(token);
         }
-        let mut builder = self.ext.targets();
+        let mut builder = ext.targets();
         for target in targets {
             builder.target(target.broker.0);
             for group in &target.groups {
@@ -369,12 +368,12 @@ impl Batch {
             ..DataHead::new(DataKind::Relay, Some(class))
         };
         let index = *self.link_index.entry(link.edge().key().0).or_insert_with(|| {
-            self.links.push(Target::new(Arc::clone(link)));
+            self.links.push(Target::new(Arc::clone(link), std::mem::take(&mut self.expected)));
             self.links.len() - 1
         });
         let Some(target) = self.links.get_mut(index) else { return };
         let name = NameBytes::Raw;
-        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
+        let encoded = encode(&mut target.chunk, head, &self.ext.ext, message, &name, &mut self.shared_tail);
         if let Some((bytes, tail)) = encoded {
             self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
             let used = || {
@@ -424,10 +423,10 @@ impl Batch {
         self.begin();
         self.held = 0;
         self.room.anywhere |= !self.ports.is_empty();
-        for target in self.ports.drain(..) {
-            let mut chunk = target.chunk.freeze();
-            target.items.iter().for_each(|item| item.counters().delivered.add(u64::from(item.frames)));
-            let mut items = Some(target.items);
+        for mut target in self.ports.drain(..) {
+            let (mut chunk, items) = target.take();
+            items.iter().for_each(|item| item.counters().delivered.add(u64::from(item.frames)));
+            let mut items = Some(items);
             let pushed = target.to.inbox().push_batch(|lanes| {
                 for item in items.take().into_iter().flatten() {
                     let (class, frame, tenant) = item.into_frame(&mut chunk);
@@ -440,10 +439,10 @@ impl Batch {
             }
         }
         self.port_index.clear();
-        for target in self.links.drain(..) {
-            let mut chunk = target.chunk.freeze();
-            target.items.iter().for_each(|item| item.counters().relayed_out.add(u64::from(item.frames)));
-            let mut items = Some(target.items);
+        for mut target in self.links.drain(..) {
+            let (mut chunk, items) = target.take();
+            items.iter().for_each(|item| item.counters().relayed_out.add(u64::from(item.frames)));
+            let mut items = Some(items);
             let link = &target.to;
             let refused = &mut self.refused;
             let (mut given, mut taken_out) = (0, 0);
@@ -482,60 +481,9 @@ impl Batch {
     }
 }
 
-impl<H> Item<H> {
-    fn into_frame(self, chunk: &mut Bytes) -> (Class, QueuedFrame, Arc<Tenant>) {
-        let bytes = chunk.split_to(self.bytes.min(chunk.len()));
-        let frame = QueuedFrame { tail: self.tail, ..QueuedFrame::new(bytes) };
-        let frame = frame.with_ttl_ms(self.ttl_ms).with_frames(self.frames).admitted(self.admitted);
-        (self.class, frame, self.tenant)
-    }
-
-    fn counters(&self) -> &ClassCounters {
-        self.tenant.counters().class(self.class)
-    }
-
-    fn gone(&self) {
-        self.counters().dropped(DropReason::Gone, u64::from(self.frames));
-    }
-}
-
 /// Whether a delivery was asked room for: in reliable classes, but for observers, who never slow anybody.
 fn is_admitted(subs: &[&Arc<Sub>], message: &Message<'_>) -> bool {
     message.destination.class().is_reliable() && subs.iter().any(|sub| !sub.is_observer())
-}
-
-/// Notes a frame that was appended to a target's chunk; small ones in a row become one entry of the queue, for which
-/// nothing is made or moved.
-fn append<H>(
-    items: &mut Vec<Item<H>>,
-    frame: Frame,
-    message: &Message<'_>,
-    same: impl FnOnce(&H) -> bool,
-    handles: impl FnOnce() -> H,
-) {
-    let (class, ttl_ms, tenant) = (message.destination.class(), message.ttl_ms, message.tenant);
-    let Frame { bytes, tail, admitted, seq } = frame;
-    let joins = |last: &&mut Item<H>| {
-        last.class == class
-            && last.bytes + bytes <= RUN_BYTES_MAX
-            && last.tail.is_none()
-            && tail.is_none()
-            && last.ttl_ms.is_none()
-            && ttl_ms.is_none()
-            && last.admitted == admitted
-            && Arc::ptr_eq(&last.tenant, tenant)
-            && same(&last.handles)
-    };
-    match items.last_mut().filter(joins) {
-        Some(last) => {
-            last.bytes += bytes;
-            last.frames += 1;
-        }
-        None => {
-            let (tenant, handles) = (Arc::clone(tenant), handles());
-            items.push(Item { class, bytes, tail, ttl_ms, tenant, handles, admitted, seq, frames: 1 });
-        }
-    }
 }
 
 /// Counts what a push has lost, and returns how many messages that were.
