@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use glocal_core::count::Drop as DropReason;
 use glocal_core::data::{Member, choose};
+use glocal_core::edge::Edge;
 use glocal_core::limits::{TARGETS_BYTES_MAX, TARGETS_MAX};
 use glocal_core::name::QueueGroup;
 use glocal_core::policy::Rule;
@@ -208,7 +210,6 @@ pub(crate) fn relay_to(
     batch: &mut Batch,
     observes: impl Fn(&BrokerIndex) -> bool,
 ) -> usize {
-    use glocal_core::count::Drop as DropReason;
     let counters = message.tenant.counters().class(message.destination.class());
     let mut reached = 0;
     while let Some(first) = targets.first() {
@@ -217,22 +218,40 @@ pub(crate) fn relay_to(
             targets.remove(0);
             continue;
         };
-        let key = hop.edge.key();
-        let (here, rest): (SmallVec<[TargetGroups<'_>; 4]>, _) =
-            targets.into_iter().partition(|one| routes.hop(one.broker).is_some_and(|h| h.edge.key() == key));
+        let is_here = |one: &TargetGroups<'_>| routes.hop(one.broker).is_some_and(|h| h.edge.key() == hop.edge.key());
+        if targets.iter().all(is_here) {
+            // Mostly one edge leads to all of them.
+            return reached + relay_over(shared, &hop.edge, &targets, message, batch, &observes);
+        }
+        let (here, rest): (SmallVec<[TargetGroups<'_>; 4]>, _) = targets.into_iter().partition(is_here);
         targets = rest;
-        if !hop.edge.may_send(message.tenant.key()) {
-            counters.dropped(DropReason::EdgeTenant, here.len() as u64);
-            continue;
-        }
-        let Some(link) = shared.link(key) else { continue };
-        let mut rest = here.as_slice();
-        while !rest.is_empty() {
-            let (chunk, after) = rest.split_at(frame_targets(rest));
-            batch.relay(&link, chunk, message);
-            reached += chunk.iter().filter(|one| !observes(&one.broker)).count();
-            rest = after;
-        }
+        reached += relay_over(shared, &hop.edge, &here, message, batch, &observes);
+    }
+    reached
+}
+
+/// Collects one copy for an edge, in as many frames as its targets need, if it allows the tenant. Returns how many of the
+/// targets, without those that only observe, were reached.
+fn relay_over(
+    shared: &Shared,
+    edge: &Edge,
+    targets: &[TargetGroups<'_>],
+    message: &Message<'_>,
+    batch: &mut Batch,
+    observes: impl Fn(&BrokerIndex) -> bool,
+) -> usize {
+    if !edge.may_send(message.tenant.key()) {
+        let counters = message.tenant.counters().class(message.destination.class());
+        counters.dropped(DropReason::EdgeTenant, targets.len() as u64);
+        return 0;
+    }
+    let Some(link) = shared.link(edge.key()) else { return 0 };
+    let (mut reached, mut rest) = (0, targets);
+    while !rest.is_empty() {
+        let (chunk, after) = rest.split_at(frame_targets(rest));
+        batch.relay(&link, chunk, message);
+        reached += chunk.iter().filter(|one| !observes(&one.broker)).count();
+        rest = after;
     }
     reached
 }
