@@ -57,6 +57,8 @@ pub const DELIVERY_SUBS_MAX: usize = 4_096;
 pub const SHARED_PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 /// Bytes of small frames that are queued as one run: little enough to be dropped together.
 pub const RUN_BYTES_MAX: usize = 4 * 1024;
+/// Bytes that a chunk of frames is made for at most before there are any: what a full read brings, with larger heads.
+pub const CHUNK_BYTES_MAX: usize = 96 * 1024;
 /// Presence records that may wait for room in one tenant's lane of one edge before they are replaced by a full list.
 pub const PRESENCE_PENDING_MAX: usize = 65_536;
 /// Most brokers a message may pass before it is dropped: loops end even if routes are wrong.

@@ -8,7 +8,7 @@ mod destination;
 mod filter;
 mod label;
 
-pub use destination::{Class, ClassSet, Destination, RawName};
+pub use destination::{Class, ClassSet, Destination, OwnedName, RawName};
 pub use filter::{Filter, RawFilter, TenantPattern};
 pub use label::{Label, NodeId, QueueGroup, TenantId};
 

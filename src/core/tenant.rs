@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 
@@ -31,6 +31,8 @@ pub struct Tenant {
     id: TenantId,
     section: ArcSwap<Section>,
     table: ArcSwap<Table>,
+    /// The table's generation, set when it is in its place.
+    generation: AtomicU64,
     counters: Counters,
     replies: ReplyRoutes,
     tallies: Tallies,
@@ -50,6 +52,7 @@ impl Tenant {
             memory: Arc::new(Account::new(Arc::clone(pool))),
             section: ArcSwap::new(section),
             table: ArcSwap::from_pointee(Table::default()),
+            generation: AtomicU64::new(Table::default().generation()),
             counters: Counters::default(),
             replies: ReplyRoutes::default(),
             tallies: Tallies::default(),
@@ -83,7 +86,15 @@ impl Tenant {
 
     /// Publishes a new table; the control half's right alone.
     pub(crate) fn publish(&self, table: Table) {
+        let generation = table.generation();
         self.table.store(Arc::new(table));
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// The generation of the table now: what was found in a table holds as long as it is of this one.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// The tenant's counters on this node.

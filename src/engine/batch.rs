@@ -10,18 +10,18 @@ use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
 use glocal_core::identity::Role;
 use glocal_core::limits::{
-    BATCH_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN,
+    BATCH_BYTES_MAX, CHUNK_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN,
 };
 use glocal_core::name::{Class, Destination, QueueGroup};
 use glocal_core::port::{Delivery, Dialect, SessionPort, Sub};
 use glocal_core::reliable::outgoing::Step;
 use glocal_core::routes::BrokerIndex;
-use glocal_core::sched::{Pushed, QueuedFrame};
+use glocal_core::sched::Pushed;
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::data::{DataHead, DataKind, TailLengths};
 use glocal_wire::ext::ExtBuilder;
-use glocal_wire::nats::{encode_msg_into, encode_msg_prefix_into};
+use glocal_wire::nats::{LastLine, encode_msg_prefix_into};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
@@ -31,9 +31,13 @@ use crate::sender::Sender;
 use crate::shared::Shared;
 use crate::tally;
 
+mod delivery_ext;
+mod item;
 mod refused;
 mod room;
 
+use delivery_ext::DeliveryExt;
+use item::{Frame, Item, append};
 use refused::Refused;
 use room::Room;
 
@@ -86,22 +90,6 @@ impl TargetGroups<'_> {
 }
 
 #[derive(Debug)]
-struct Item<H> {
-    class: Class,
-    bytes: usize,
-    tail: Option<Bytes>,
-    ttl_ms: Option<u32>,
-    tenant: Arc<Tenant>,
-    handles: H,
-    /// Whether room was asked for.
-    admitted: bool,
-    /// The number of the first message, for edges.
-    seq: u64,
-    /// Small frames in a row that are queued as one.
-    frames: u32,
-}
-
-#[derive(Debug)]
 struct Target<T, H> {
     to: T,
     chunk: BytesMut,
@@ -112,8 +100,16 @@ struct Target<T, H> {
 }
 
 impl<T, H> Target<T, H> {
-    fn new(to: T) -> Self {
-        Self { to, chunk: BytesMut::new(), items: Vec::new(), reserved: [0; 2], free: [0; 2] }
+    fn new(to: T, expected: usize) -> Self {
+        Self { to, chunk: BytesMut::with_capacity(expected), items: Vec::new(), reserved: [0; 2], free: [0; 2] }
+    }
+
+    /// The chunk with what is noted of its frames. It holds no more memory than twice what it needs.
+    fn take(&mut self) -> (Bytes, Vec<Item<H>>) {
+        let chunk = std::mem::take(&mut self.chunk);
+        let spacious = chunk.capacity() / 2 > chunk.len();
+        let chunk = if spacious { Bytes::copy_from_slice(&chunk) } else { chunk.freeze() };
+        (chunk, std::mem::take(&mut self.items))
     }
 
     /// The places of a reliable class in `reserved` and `free`.
@@ -131,15 +127,22 @@ impl<T, H> Target<T, H> {
 pub struct Batch {
     ports: Vec<Target<Arc<SessionPort>, ()>>,
     port_index: HashMap<u64, usize>,
+    /// The place of the session that was given something last.
+    last_port: usize,
     links: Vec<Target<Arc<Link>, Handles>>,
     link_index: HashMap<u32, usize>,
-    ext: ExtBuilder,
+    /// The extensions of the frame that was written last.
+    ext: DeliveryExt,
+    /// The line of the last message for a session of the text protocol.
+    line: LastLine,
     /// The shared tail of the message at hand, made for its first target that wants one.
     shared_tail: Option<Bytes>,
     /// The same for sessions of the text protocol.
     shared_text_tail: Option<Bytes>,
     /// What has been collected, in bytes, with the bookkeeping of every frame.
     held: usize,
+    /// How much is expected for the first target.
+    expected: usize,
     /// Frames of reliable classes that found no room on an edge.
     refused: Vec<Refused>,
     /// How targets took what they were given since [`Self::take_lost`].
@@ -155,6 +158,12 @@ impl Batch {
     pub fn begin(&mut self) {
         self.shared_tail = None;
         self.shared_text_tail = None;
+    }
+
+    /// Says how many bytes are about to be worked on. What comes of them is mostly for one target, whose chunk is made for
+    /// all of it at once and not grown step by step.
+    pub(crate) fn foresee(&mut self, bytes: usize) {
+        self.expected = (bytes + bytes / 2).min(CHUNK_BYTES_MAX);
     }
 
     /// Bytes collected, with the bookkeeping of every frame.
@@ -209,13 +218,12 @@ impl Batch {
     fn deliver_native(&mut self, port: &Arc<SessionPort>, qualified: bool, subs: &[&Arc<Sub>], message: &Message<'_>) {
         let class = message.destination.class();
         let sender = message.sender.text(viewer(port, message));
-        self.ext.clear();
-        self.ext.subs(subs.iter().map(|sub| sub.sid())).sender_text(sender).redelivered(message.redelivered);
+        self.ext.set(subs, sender, message.redelivered);
         let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
         let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
         let index = self.port_target(port);
         let Some(target) = self.ports.get_mut(index) else { return };
-        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
+        let encoded = encode(&mut target.chunk, head, &self.ext.ext, message, &name, &mut self.shared_tail);
         self.collect(index, encoded, is_admitted(subs, message), message);
     }
 
@@ -243,7 +251,8 @@ impl Batch {
                     },
                 )
             } else {
-                encode_msg_into(&mut target.chunk, subject.as_bytes(), sid, reply, headers, payload).map(|()| None)
+                let line = &mut self.line;
+                line.encode_msg_into(&mut target.chunk, subject.as_bytes(), sid, reply, headers, payload).map(|()| None)
             };
             let bytes = target.chunk.len() - start;
             self.collect(index, encoded.ok().map(|tail| (bytes, tail)), admitted, message);
@@ -251,10 +260,17 @@ impl Batch {
     }
 
     fn port_target(&mut self, port: &Arc<SessionPort>) -> usize {
-        *self.port_index.entry(port.id()).or_insert_with(|| {
-            self.ports.push(Target::new(Arc::clone(port)));
-            self.ports.len() - 1
-        })
+        // Messages in a row go to the same session, or to the same ones in the same order.
+        let next = if self.last_port + 1 < self.ports.len() { self.last_port + 1 } else { 0 };
+        let is = |at: &usize| self.ports.get(*at).is_some_and(|target| Arc::ptr_eq(&target.to, port));
+        let guess = Some(self.last_port).filter(is).or_else(|| Some(next).filter(is));
+        self.last_port = guess.unwrap_or_else(|| {
+            *self.port_index.entry(port.id()).or_insert_with(|| {
+                self.ports.push(Target::new(Arc::clone(port), std::mem::take(&mut self.expected)));
+                self.ports.len() - 1
+            })
+        });
+        self.last_port
     }
 
     /// Whether the lanes of all sessions have room. All are asked, so that each one's patience begins to run out.
@@ -308,11 +324,8 @@ impl Batch {
         message: &Message<'_>,
     ) {
         let class = message.destination.class();
-        let counters = message.tenant.counters().class(class);
         match (encoded, self.ports.get_mut(index)) {
             (Some((bytes, tail)), Some(target)) => {
-                let tenant = Arc::clone(message.tenant);
-                counters.delivered.add(1);
                 self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
                 if admitted {
                     let whole = bytes + tail.as_ref().map_or(0, Bytes::len) + QUEUED_FRAME_OVERHEAD_BYTES;
@@ -320,28 +333,27 @@ impl Batch {
                     *reserved += whole;
                     *free = free.saturating_sub(whole);
                 }
-                let ttl_ms = message.ttl_ms;
-                let item = Item { class, bytes, tail, ttl_ms, tenant, handles: (), admitted, seq: 0, frames: 1 };
-                append(&mut target.items, item, |_, _| true);
+                let frame = Frame { bytes, tail, admitted, seq: 0 };
+                append(&mut target.items, frame, message, |()| true, || ());
             }
-            _ => counters.dropped(DropReason::TooLarge, 1),
+            _ => message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1),
         }
     }
 
     /// Collects the message for the brokers behind one edge. The caller has checked that the edge allows the tenant.
     pub fn relay(&mut self, link: &Arc<Link>, targets: &[TargetGroups<'_>], message: &Message<'_>) {
         let class = message.destination.class();
-        self.ext.clear();
-        self.ext.origin(message.sender.origin().0).incarnation(message.incarnation).sender(message.sender.handle());
-        self.ext.redelivered(message.redelivered);
+        let ext = self.ext.others();
+        ext.origin(message.sender.origin().0).incarnation(message.incarnation).sender(message.sender.handle());
+        ext.redelivered(message.redelivered);
         if class.is_reliable() {
-            self.ext.steps(targets.iter().map(|target| target.step.back));
-            self.ext.lives(targets.iter().map(|target| target.step.life));
+            ext.steps(targets.iter().map(|target| target.step.back));
+            ext.lives(targets.iter().map(|target| target.step.life));
         }
         if let Some(token) = message.reply_token {
-            self.ext.reply_token(token);
+            ext.reply_token(token);
         }
-        let mut builder = self.ext.targets();
+        let mut builder = ext.targets();
         for target in targets {
             builder.target(target.broker.0);
             for group in &target.groups {
@@ -356,22 +368,21 @@ impl Batch {
             ..DataHead::new(DataKind::Relay, Some(class))
         };
         let index = *self.link_index.entry(link.edge().key().0).or_insert_with(|| {
-            self.links.push(Target::new(Arc::clone(link)));
+            self.links.push(Target::new(Arc::clone(link), std::mem::take(&mut self.expected)));
             self.links.len() - 1
         });
         let Some(target) = self.links.get_mut(index) else { return };
         let name = NameBytes::Raw;
-        let encoded = encode(&mut target.chunk, head, &self.ext, message, &name, &mut self.shared_tail);
+        let encoded = encode(&mut target.chunk, head, &self.ext.ext, message, &name, &mut self.shared_tail);
         if let Some((bytes, tail)) = encoded {
-            let tenant = Arc::clone(message.tenant);
-            tenant.counters().class(class).relayed_out.add(1);
             self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
-            let mut handles = Handles { brokers: SmallVec::new(), sender: Some(Arc::clone(message.sender)) };
-            handles.brokers.push((message.sender.origin(), message.incarnation));
-            handles.brokers.extend(targets.iter().map(|target| (target.broker, 0)));
-            let (ttl_ms, seq) = (message.ttl_ms, message.seq);
-            let item = Item { class, bytes, tail, ttl_ms, tenant, handles, admitted: false, seq, frames: 1 };
-            append(&mut target.items, item, Handles::same);
+            let used = || {
+                let origin = (message.sender.origin(), message.incarnation);
+                std::iter::once(origin).chain(targets.iter().map(|target| (target.broker, 0)))
+            };
+            let same = |last: &Handles| last.are(message.sender, used());
+            let handles = || Handles { brokers: used().collect(), sender: Some(Arc::clone(message.sender)) };
+            append(&mut target.items, Frame { bytes, tail, admitted: false, seq: message.seq }, message, same, handles);
         } else {
             message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }
@@ -412,9 +423,10 @@ impl Batch {
         self.begin();
         self.held = 0;
         self.room.anywhere |= !self.ports.is_empty();
-        for target in self.ports.drain(..) {
-            let mut chunk = target.chunk.freeze();
-            let mut items = Some(target.items);
+        for mut target in self.ports.drain(..) {
+            let (mut chunk, items) = target.take();
+            items.iter().for_each(|item| item.counters().delivered.add(u64::from(item.frames)));
+            let mut items = Some(items);
             let pushed = target.to.inbox().push_batch(|lanes| {
                 lanes.begin();
                 for item in items.take().into_iter().flatten() {
@@ -430,9 +442,10 @@ impl Batch {
             }
         }
         self.port_index.clear();
-        for target in self.links.drain(..) {
-            let mut chunk = target.chunk.freeze();
-            let mut items = Some(target.items);
+        for mut target in self.links.drain(..) {
+            let (mut chunk, items) = target.take();
+            items.iter().for_each(|item| item.counters().relayed_out.add(u64::from(item.frames)));
+            let mut items = Some(items);
             let link = &target.to;
             let refused = &mut self.refused;
             let (mut given, mut taken_out) = (0, 0);
@@ -471,44 +484,9 @@ impl Batch {
     }
 }
 
-impl<H> Item<H> {
-    fn into_frame(self, chunk: &mut Bytes) -> (Class, QueuedFrame, Arc<Tenant>) {
-        let bytes = chunk.split_to(self.bytes.min(chunk.len()));
-        let frame = QueuedFrame { tail: self.tail, ..QueuedFrame::new(bytes) };
-        let frame = frame.with_ttl_ms(self.ttl_ms).with_frames(self.frames).admitted(self.admitted);
-        (self.class, frame, self.tenant)
-    }
-
-    fn gone(&self) {
-        self.tenant.counters().class(self.class).dropped(DropReason::Gone, u64::from(self.frames));
-    }
-}
-
 /// Whether a delivery was asked room for: in reliable classes, but for observers, who never slow anybody.
 fn is_admitted(subs: &[&Arc<Sub>], message: &Message<'_>) -> bool {
     message.destination.class().is_reliable() && subs.iter().any(|sub| !sub.is_observer())
-}
-
-/// Notes a frame that was appended to a target's chunk; small ones in a row become one entry of the queue.
-fn append<H>(items: &mut Vec<Item<H>>, item: Item<H>, same: impl Fn(&H, &H) -> bool) {
-    let joins = |last: &&mut Item<H>| {
-        last.class == item.class
-            && last.bytes + item.bytes <= RUN_BYTES_MAX
-            && last.tail.is_none()
-            && item.tail.is_none()
-            && last.ttl_ms.is_none()
-            && item.ttl_ms.is_none()
-            && last.admitted == item.admitted
-            && Arc::ptr_eq(&last.tenant, &item.tenant)
-            && same(&last.handles, &item.handles)
-    };
-    match items.last_mut().filter(joins) {
-        Some(last) => {
-            last.bytes += item.bytes;
-            last.frames += item.frames;
-        }
-        None => items.push(item),
-    }
 }
 
 /// Counts what a push has lost, and returns how many messages that were.

@@ -26,10 +26,14 @@ use crate::driver::Command;
 use crate::sender::Sender;
 use crate::shared::Shared;
 
+mod accepted;
+mod cache;
 pub(crate) mod route;
 mod toll;
 
-use route::{MatchCache, Publisher, Route};
+use accepted::Accepted;
+use cache::{MatchCache, Route};
+use route::Publisher;
 use toll::Toll;
 
 /// What a session machine brought about, for its caller to carry out.
@@ -181,6 +185,7 @@ pub struct Client {
     /// Since when a publish waits for room.
     waiting: Option<Time>,
     toll: Option<Toll>,
+    accepted: Accepted,
     /// Tenants for which this session has said that it publishes.
     publishes: HashSet<TenantKey>,
     /// Whether its own tenant is among them.
@@ -206,6 +211,7 @@ impl Client {
             cache: MatchCache::default(),
             waiting: None,
             toll: tenant.map(|tenant| Toll::new(tenant, now)),
+            accepted: Accepted::default(),
             publishes: HashSet::new(),
             publishes_at_home: false,
         }
@@ -287,8 +293,9 @@ impl Client {
         }
     }
 
-    /// Everything that was read is worked on: what was taken of the tenant's rate in stock goes back.
+    /// Everything that was read is worked on: it is counted, and what was taken of the tenant's rate in stock goes back.
     pub fn settle(&mut self) {
+        self.accepted.settle();
         if let Some(toll) = &mut self.toll {
             toll.settle();
         }
@@ -337,8 +344,6 @@ impl Client {
             identity.log_allowance(Access::Write, outgoing.name, route.rule(), effects);
         }
         check_reply(identity, route, outgoing.reply).map_err(|reason| (outgoing.reply, reason))?;
-        let name = outgoing.name.get(route.raw_offset()..).unwrap_or_default();
-        let raw = RawName::parse(name).map_err(|error| (outgoing.name, error.into()))?;
         self.turn = self.turn.wrapping_add(1);
         let seq = self.seqs.get_mut(route.class().index()).map_or(0, |seq| {
             *seq += 1;
@@ -346,7 +351,7 @@ impl Client {
         });
         let message = Message {
             tenant: route.tenant(),
-            destination: Destination::of(route.tenant().id(), route.class(), raw),
+            destination: Destination::of(route.tenant().id(), route.class(), route.name()),
             reply: outgoing.reply,
             headers: outgoing.headers,
             payload: outgoing.payload,
@@ -365,14 +370,9 @@ impl Client {
             return Err(if patient { Unpublished::Wait(None) } else { (outgoing.name, Deny::Congested).into() });
         };
         self.waiting = None;
-        let counters = route.tenant().counters().class(route.class());
-        counters.published.add(1);
-        counters.published_bytes.add(outgoing.payload.len() as u64);
+        self.accepted.add(route.tenant(), route.class(), outgoing.payload.len(), reached.targets > 0);
         for (session, sid) in effects.batch.finished.drain(..) {
             effects.commands.push(Command::Unsubscribe { session, sid, max: None });
-        }
-        if reached.targets == 0 {
-            counters.unmatched.add(1);
         }
         effects.batch.relieve(shared, now);
         Ok(published(outgoing, route, reached))

@@ -66,15 +66,10 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// Whether two frames use the same handles.
+    /// Whether they are those of a sender and these brokers, in this order.
     #[must_use]
-    pub fn same(&self, other: &Self) -> bool {
-        let senders = match (&self.sender, &other.sender) {
-            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
-            (None, None) => true,
-            _ => false,
-        };
-        senders && self.brokers == other.brokers
+    pub fn are(&self, sender: &Arc<Sender>, brokers: impl Iterator<Item = (BrokerIndex, u64)>) -> bool {
+        self.sender.as_ref().is_some_and(|own| Arc::ptr_eq(own, sender)) && self.brokers.iter().copied().eq(brokers)
     }
 }
 

@@ -320,6 +320,7 @@ impl Machine for NatsSession {
 
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, NatsEnd> {
         (effects.waits, effects.until) = (false, None);
+        effects.batch.foresee(buffer.len());
         let used = self.take(buffer, now, effects);
         if let Some(client) = &mut self.client {
             client.settle();

@@ -96,6 +96,7 @@ impl Machine for NativeSession {
     /// Stops before a data frame while commands are waiting, so that a publish sees the subscriptions sent before it.
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
         (effects.waits, effects.until) = (false, None);
+        effects.batch.foresee(buffer.len());
         let used = self.take(buffer, now, effects);
         if let Some(client) = &mut self.client {
             client.settle();

@@ -32,6 +32,8 @@ pub struct Shared {
     pub tenant_id_form: TenantIdForm,
     bundle: ArcSwap<(u64, u64)>,
     policy: ArcSwap<Policy>,
+    /// The policy's epoch, set when it is in its place.
+    policy_epoch: AtomicU64,
     brokers: ArcSwap<Brokers>,
     links: ArcSwap<Vec<Arc<Link>>>,
     log_allow: AtomicBool,
@@ -66,6 +68,7 @@ impl Shared {
             max_payload_bytes: head.max_payload_bytes,
             tenant_id_form: head.tenant_id_form,
             bundle: ArcSwap::from_pointee((head.epoch, head.version)),
+            policy_epoch: AtomicU64::new(policy.epoch()),
             policy: ArcSwap::new(policy),
             brokers: ArcSwap::new(brokers),
             links: ArcSwap::from_pointee(links),
@@ -84,7 +87,9 @@ impl Shared {
         // Names first: whoever sees a new number must find what it stands for.
         self.brokers.store(brokers);
         self.links.store(Arc::new(links));
+        let epoch = policy.epoch();
         self.policy.store(policy);
+        self.policy_epoch.store(epoch, Ordering::Release);
         self.bundle.store(Arc::new(bundle));
     }
 
@@ -109,6 +114,12 @@ impl Shared {
     #[must_use]
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
+    }
+
+    /// The epoch of the policy in force: a decision holds as long as it was made in this one.
+    #[must_use]
+    pub fn policy_epoch(&self) -> u64 {
+        self.policy_epoch.load(Ordering::Acquire)
     }
 
     /// The tenants of the policy in force.

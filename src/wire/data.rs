@@ -303,10 +303,11 @@ impl DataHead {
         let lengths =
             TailLengths { name: name.len(), reply: reply.len(), headers: headers.len(), payload: payload.len() };
         self.prefix_into(out, ext, &lengths, lengths.total())?;
-        out.extend_from_slice(name);
-        out.extend_from_slice(reply);
-        out.extend_from_slice(headers);
-        out.extend_from_slice(payload);
+        for part in [name, reply, headers, payload] {
+            if !part.is_empty() {
+                out.extend_from_slice(part);
+            }
+        }
         Ok(())
     }
 

@@ -74,11 +74,14 @@ impl<'a> ExtBlock<'a> {
     ///
     /// # Errors
     /// Every [`FrameError`] about extensions and targets.
+    #[inline]
     pub fn parse(kind: DataKind, bytes: &'a [u8]) -> Result<Self, FrameError> {
+        // Most publishes have none.
+        if bytes.is_empty() { Ok(Self { bytes, fields: ExtFields::default() }) } else { Self::parse_some(kind, bytes) }
+    }
+
+    fn parse_some(kind: DataKind, bytes: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = ExtFields::default();
-        if bytes.is_empty() {
-            return Ok(Self { bytes, fields });
-        }
         let allowed = allowed(kind);
         let mut seen = [0u64; 4];
         let mut entries = ExtIter { rest: bytes };

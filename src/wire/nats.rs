@@ -23,7 +23,8 @@ mod refusal;
 
 pub use connect::ConnectOptions;
 pub use encode::{
-    OK, PING, PONG, encode_msg_into, encode_msg_prefix_into, encode_no_responders_into, no_responders_headers_into,
+    LastLine, OK, PING, PONG, encode_msg_into, encode_msg_prefix_into, encode_no_responders_into,
+    no_responders_headers_into,
 };
 pub use error::{NatsEncodeError, NatsError};
 pub use header::{CLASS_HEADER, HEADER_VERSION, header_value};

@@ -147,6 +147,24 @@ impl<'a> RawName<'a> {
     }
 }
 
+/// A raw name that owns its text: what was parsed once is lent as a name without being parsed again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OwnedName(Box<str>);
+
+impl OwnedName {
+    /// The name.
+    #[must_use]
+    pub const fn name(&self) -> RawName<'_> {
+        RawName(&self.0)
+    }
+}
+
+impl From<RawName<'_>> for OwnedName {
+    fn from(name: RawName<'_>) -> Self {
+        Self(Box::from(name.0))
+    }
+}
+
 impl fmt::Display for RawName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)

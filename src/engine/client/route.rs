@@ -1,128 +1,23 @@
-//! Routing what a session publishes: the decision cache, and the copies that follow from a decision.
+//! Routing what a session publishes: the copies that follow from a decision.
 
 use std::sync::Arc;
 
+use glocal_core::count::Drop as DropReason;
 use glocal_core::data::{Member, choose};
-use glocal_core::deny::Deny;
-use glocal_core::identity::Principal;
-use glocal_core::limits::{MATCH_CACHE_MAX, MATCH_CACHE_WEIGHT_MAX, TARGETS_BYTES_MAX, TARGETS_MAX};
-use glocal_core::name::{Class, Destination, QueueGroup};
-use glocal_core::policy::{Permit, Rule, Scope, Write};
+use glocal_core::edge::Edge;
+use glocal_core::limits::{TARGETS_BYTES_MAX, TARGETS_MAX};
+use glocal_core::name::QueueGroup;
+use glocal_core::policy::Rule;
 use glocal_core::port::{SessionPort, Sub};
 use glocal_core::routes::BrokerIndex;
 use glocal_core::table::Match;
-use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 
+use super::cache::Route;
 use crate::batch::{Batch, Message, TargetGroups};
 use crate::reliable::{self, Chosen, Full};
 use crate::shared::Shared;
-
-/// A permitted destination with everybody who wants it. Made from a permit alone; holds for one policy epoch and one
-/// generation of the tenant's table.
-#[derive(Debug)]
-pub(crate) struct Route {
-    tenant: Arc<Tenant>,
-    rule: Rule,
-    class: Class,
-    raw_offset: usize,
-    epoch: u64,
-    found: Match,
-}
-
-impl Route {
-    fn new(permit: &Permit<Write<'_>>, text: &[u8]) -> Option<Self> {
-        let Scope::One(tenant) = permit.scope() else { return None };
-        let destination = permit.object().0;
-        let raw = destination.raw();
-        let found = tenant.table().find(destination.class(), raw, &tenant.section());
-        Some(Self {
-            tenant: Arc::clone(tenant),
-            rule: permit.rule().clone(),
-            class: destination.class(),
-            raw_offset: text.len() - raw.as_str().len(),
-            epoch: permit.epoch(),
-            found,
-        })
-    }
-
-    fn holds(&self, shared: &Shared) -> bool {
-        self.epoch == shared.policy().epoch() && self.found.generation == self.tenant.table().generation()
-    }
-
-    /// The tenant whose message it is.
-    pub(crate) const fn tenant(&self) -> &Arc<Tenant> {
-        &self.tenant
-    }
-
-    /// The line of the policy that allowed it.
-    pub(crate) const fn rule(&self) -> &Rule {
-        &self.rule
-    }
-
-    /// The class.
-    pub(crate) const fn class(&self) -> Class {
-        self.class
-    }
-
-    /// Where the raw name begins in the text the client wrote.
-    pub(crate) const fn raw_offset(&self) -> usize {
-        self.raw_offset
-    }
-
-    /// Who wants it.
-    pub(crate) const fn found(&self) -> &Match {
-        &self.found
-    }
-}
-
-/// Decisions of one session by class and name as written, bounded by their number and by what they hold together.
-#[derive(Debug, Default)]
-pub(crate) struct MatchCache {
-    routes: [HashMap<Box<[u8]>, Route>; 4],
-    weight: usize,
-}
-
-impl MatchCache {
-    /// The route of a name, from the cache while it holds, else decided afresh; the flag says which.
-    pub(crate) fn find(
-        &mut self,
-        shared: &Shared,
-        principal: &Arc<Principal>,
-        class: Class,
-        text: &[u8],
-    ) -> Result<(&Route, bool), Deny> {
-        let fresh = !self.of(class).get(text).is_some_and(|route| route.holds(shared));
-        if fresh {
-            let destination = Destination::qualify(principal.tenant(), class, text)?;
-            let permit = shared.policy().authorize(principal, Write(destination))?;
-            let route = Route::new(&permit, text).ok_or(Deny::AllTenants)?;
-            let weight = route.found.weight();
-            if self.of(class).len() >= MATCH_CACHE_MAX || self.weight + weight > MATCH_CACHE_WEIGHT_MAX {
-                self.routes = Default::default();
-                self.weight = 0;
-            }
-            self.weight += weight;
-            let replaced = self.of(class).insert(Box::from(text), route);
-            self.weight -= replaced.map_or(0, |route| route.found.weight());
-        }
-        self.of(class).get(text).map(|route| (route, fresh)).ok_or(Deny::Limit)
-    }
-}
-
-impl MatchCache {
-    fn of(&mut self, class: Class) -> &mut HashMap<Box<[u8]>, Route> {
-        let [live, ctrl, tele, bulk] = &mut self.routes;
-        match class {
-            Class::Live => live,
-            Class::Ctrl => ctrl,
-            Class::Tele => tele,
-            Class::Bulk => bulk,
-        }
-    }
-}
 
 /// Who was given a copy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,16 +52,19 @@ pub(crate) fn publish(
     now: Time,
     batch: &mut Batch,
 ) -> Result<Reached, Full> {
-    let found = &route.found;
+    let found = route.found();
     let echo = |port: &SessionPort| own.port.echo() || port.id() != own.port.id();
     let takes = |sub: &Sub| !sub.is_over() && echo(sub.port());
-    let groups = found.groups.iter().filter_map(|group| Some((&group.name, choose(group, own.turn, takes)?)));
-    let groups: SmallVec<[(&QueueGroup, Member<'_>); 2]> = groups.collect();
+    let mut groups: SmallVec<[(&QueueGroup, Member<'_>); 2]> = SmallVec::new();
+    if !found.groups.is_empty() {
+        groups.extend(found.groups.iter().filter_map(|group| Some((&group.name, choose(group, own.turn, takes)?))));
+    }
     let reply_to = message.tenant.replies().find(message.destination.raw().as_str(), now);
-    let token = reply_to.map(|reply| reply.token).or(message.reply_token);
-    let message = &Message { reply_token: token, ..*message };
-    let chosen = chosen(found, &groups, reply_to.map(|reply| reply.origin));
-    let is_reliable = route.class.is_reliable();
+    let with_token = reply_to.map(|reply| Message { reply_token: Some(reply.token), ..*message });
+    let message = with_token.as_ref().unwrap_or(message);
+    let mut chosen = Targets::new();
+    choose_brokers(found, &groups, reply_to.map(|reply| reply.origin), &mut chosen);
+    let is_reliable = route.class().is_reliable();
     let locals = || found.ports.iter().filter(|target| echo(&target.port));
     batch.begin();
     if is_reliable {
@@ -201,7 +99,7 @@ pub(crate) fn publish(
         found.far_responders || reply_to.is_some() || chosen.iter().any(|one| !one.target.groups.is_empty());
     let remote = if is_reliable && !chosen.is_empty() {
         let remote = chosen.iter().filter(|one| !one.observes).count();
-        let told = matches!(route.rule, Rule::Grant(_)).then_some(1);
+        let told = matches!(route.rule(), Rule::Grant(_)).then_some(1);
         let targets = u32::try_from(reached.targets + remote).unwrap_or(u32::MAX);
         let here = reached.targets;
         let asked = reliable::Asked { port: own.port, number: own.number, targets, told, here };
@@ -209,14 +107,28 @@ pub(crate) fn publish(
         remote
     } else {
         keep_request(shared, route, message, &chosen, (own, reached.targets), now, batch);
-        let observes: SmallVec<[BrokerIndex; 4]> =
-            chosen.iter().filter(|one| one.observes).map(|one| one.target.broker).collect();
-        let targets = chosen.into_iter().map(|one| one.target).collect();
-        relay_to(shared, &found.routes, targets, message, batch, |broker| observes.contains(broker))
+        relay_chosen(shared, found, &mut chosen, message, batch)
     };
     reached.targets += remote;
     reached.responders |= remote > 0 && responders;
     Ok(reached)
+}
+
+/// Collects the copies for brokers elsewhere in a class that nobody acknowledges. Returns how many of them were reached.
+fn relay_chosen(
+    shared: &Shared,
+    found: &Match,
+    chosen: &mut Targets<'_>,
+    message: &Message<'_>,
+    batch: &mut Batch,
+) -> usize {
+    if chosen.is_empty() {
+        return 0;
+    }
+    let observes: SmallVec<[BrokerIndex; 4]> =
+        chosen.iter().filter(|one| one.observes).map(|one| one.target.broker).collect();
+    let targets = chosen.drain(..).map(|one| one.target).collect();
+    relay_to(shared, &found.routes, targets, message, batch, |broker| observes.contains(broker))
 }
 
 /// Keeps a request for a moment, where nobody acknowledges it. Who asks another tenant is not told whether anybody is there.
@@ -229,7 +141,7 @@ fn keep_request(
     now: Time,
     batch: &mut Batch,
 ) {
-    if !message.reply.is_empty() && !route.class.is_reliable() && !matches!(route.rule, Rule::Grant(_)) {
+    if !message.reply.is_empty() && !route.class().is_reliable() && !matches!(route.rule(), Rule::Grant(_)) {
         reliable::keep(shared, message, chosen, asked, now, batch);
     }
 }
@@ -249,18 +161,23 @@ fn ask_lanes(
     if batch.have_room(ports.iter().copied(), message, now) { Ok(()) } else { Err(Full) }
 }
 
-/// The target brokers of a message, each with the groups it serves.
-fn chosen<'g>(
+/// The target brokers of a message. It is large, and so it is filled where it lies and not moved about.
+type Targets<'g> = SmallVec<[Chosen<'g>; 4]>;
+
+/// Adds the target brokers of a message, each with the groups it serves.
+fn choose_brokers<'g>(
     found: &Match,
     groups: &[(&'g QueueGroup, Member<'_>)],
     reply_to: Option<BrokerIndex>,
-) -> SmallVec<[Chosen<'g>; 4]> {
+    chosen: &mut Targets<'g>,
+) {
     let plain = |broker: &BrokerIndex| {
         let (target, observes) = (TargetGroups::plain(*broker), found.observers.contains(broker));
         Chosen { target, plain: true, observes }
     };
-    let mut chosen: SmallVec<[Chosen<'g>; 4]> =
-        found.edges.iter().flat_map(|edge| &edge.brokers).chain(&found.missed).map(plain).collect();
+    if !found.edges.is_empty() || !found.missed.is_empty() {
+        chosen.extend(found.edges.iter().flat_map(|edge| &edge.brokers).chain(&found.missed).map(plain));
+    }
     for (group, member) in groups {
         let Member::Remote(broker) = member else { continue };
         match chosen.iter_mut().find(|one| one.target.broker == *broker) {
@@ -281,7 +198,6 @@ fn chosen<'g>(
             None => chosen.push(Chosen { target: TargetGroups::plain(origin), plain: true, observes: false }),
         }
     }
-    chosen
 }
 
 /// Sorts target brokers by next hop and collects one copy for each edge that allows the tenant. Returns how many of
@@ -294,7 +210,6 @@ pub(crate) fn relay_to(
     batch: &mut Batch,
     observes: impl Fn(&BrokerIndex) -> bool,
 ) -> usize {
-    use glocal_core::count::Drop as DropReason;
     let counters = message.tenant.counters().class(message.destination.class());
     let mut reached = 0;
     while let Some(first) = targets.first() {
@@ -303,22 +218,40 @@ pub(crate) fn relay_to(
             targets.remove(0);
             continue;
         };
-        let key = hop.edge.key();
-        let (here, rest): (SmallVec<[TargetGroups<'_>; 4]>, _) =
-            targets.into_iter().partition(|one| routes.hop(one.broker).is_some_and(|h| h.edge.key() == key));
+        let is_here = |one: &TargetGroups<'_>| routes.hop(one.broker).is_some_and(|h| h.edge.key() == hop.edge.key());
+        if targets.iter().all(is_here) {
+            // Mostly one edge leads to all of them.
+            return reached + relay_over(shared, &hop.edge, &targets, message, batch, &observes);
+        }
+        let (here, rest): (SmallVec<[TargetGroups<'_>; 4]>, _) = targets.into_iter().partition(is_here);
         targets = rest;
-        if !hop.edge.may_send(message.tenant.key()) {
-            counters.dropped(DropReason::EdgeTenant, here.len() as u64);
-            continue;
-        }
-        let Some(link) = shared.link(key) else { continue };
-        let mut rest = here.as_slice();
-        while !rest.is_empty() {
-            let (chunk, after) = rest.split_at(frame_targets(rest));
-            batch.relay(&link, chunk, message);
-            reached += chunk.iter().filter(|one| !observes(&one.broker)).count();
-            rest = after;
-        }
+        reached += relay_over(shared, &hop.edge, &here, message, batch, &observes);
+    }
+    reached
+}
+
+/// Collects one copy for an edge, in as many frames as its targets need, if it allows the tenant. Returns how many of the
+/// targets, without those that only observe, were reached.
+fn relay_over(
+    shared: &Shared,
+    edge: &Edge,
+    targets: &[TargetGroups<'_>],
+    message: &Message<'_>,
+    batch: &mut Batch,
+    observes: impl Fn(&BrokerIndex) -> bool,
+) -> usize {
+    if !edge.may_send(message.tenant.key()) {
+        let counters = message.tenant.counters().class(message.destination.class());
+        counters.dropped(DropReason::EdgeTenant, targets.len() as u64);
+        return 0;
+    }
+    let Some(link) = shared.link(edge.key()) else { return 0 };
+    let (mut reached, mut rest) = (0, targets);
+    while !rest.is_empty() {
+        let (chunk, after) = rest.split_at(frame_targets(rest));
+        batch.relay(&link, chunk, message);
+        reached += chunk.iter().filter(|one| !observes(&one.broker)).count();
+        rest = after;
     }
     reached
 }
@@ -332,34 +265,4 @@ fn frame_targets(targets: &[TargetGroups<'_>]) -> usize {
         bytes <= TARGETS_BYTES_MAX
     });
     fitting.count().max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{NOW, Node, principal};
-    use glocal_core::limits::MATCH_CACHE_WEIGHT_MAX;
-
-    #[test]
-    fn a_cache_is_bounded_by_what_its_matches_hold() {
-        let mut node = Node::new(1);
-        let principal = principal("tenantA", "alice", glocal_core::identity::Role::Tenant);
-        let inbox = glocal_core::inbox::Inbox::new(glocal_core::sched::SessionLanes::default());
-        let port = Arc::new(SessionPort::new(1, Arc::clone(&principal), true, inbox));
-        let filter = || glocal_core::name::Filter::qualify(principal.tenant(), b">").unwrap();
-        for sid in 0..1000 {
-            let permit = node.shared.policy().authorize(&principal, glocal_core::policy::Read(filter())).unwrap();
-            let (port, tag, queue) = (Arc::clone(&port), Box::default(), None);
-            node.driver.apply(crate::driver::Command::Subscribe { port, sid, tag, permit, queue, local_only: false });
-        }
-        node.driver.commit(NOW);
-        let mut cache = MatchCache::default();
-        for name in 0..200 {
-            cache.find(&node.shared, &principal, Class::Live, format!("n{name}").as_bytes()).unwrap();
-            assert!(cache.weight <= MATCH_CACHE_WEIGHT_MAX);
-        }
-        let held: usize = cache.routes.iter().flat_map(HashMap::values).map(|route| route.found.weight()).sum();
-        assert_eq!(cache.weight, held);
-        assert!(cache.of(Class::Live).len() < 70 && !cache.of(Class::Live).is_empty());
-    }
 }

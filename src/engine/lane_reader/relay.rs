@@ -244,7 +244,7 @@ impl Lane {
     fn found(&mut self, message: &Message<'_>) -> Option<&Match> {
         let raw = message.destination.raw();
         let key = raw.as_str().as_bytes();
-        let generation = message.tenant.table().generation();
+        let generation = message.tenant.generation();
         if self.cache.get(key).is_none_or(|found| found.generation != generation) {
             let found = message.tenant.table().find(self.class, raw, &message.tenant.section());
             let weight = found.weight();

@@ -278,6 +278,23 @@ fn ten_thousand_matching_subscriptions_of_one_session_are_all_told() {
     assert!(told.iter().copied().eq(0..10_000), "{} told", told.len());
 }
 
+/// A chunk is made for all that was read; what little comes of it must not keep it.
+#[test]
+fn a_delivery_does_not_hold_the_memory_of_a_large_read() {
+    let mut node = Node::new(1);
+    let (mut a, mut b) = (node.client("tenantA", "alice"), node.client("tenantA", "bob"));
+    b.say(&mut node, subscribe(1, "x"));
+    a.publish(&mut node, "other", b"p");
+    let mut burst = publish(None, None, "x", "", b"p");
+    (0..1_000).for_each(|_| burst.unsplit(publish(None, None, "nobody", "", &[0; 64])));
+    a.feed(&mut node, &burst).unwrap();
+    let mut parts = Vec::new();
+    let port = b.session.port().unwrap();
+    port.inbox().with(|lanes| lanes.fill(usize::MAX, NOW, &mut parts, &mut glocal_core::sched::Drops::new()));
+    let part = BytesMut::from(parts.pop().unwrap());
+    assert!(parts.is_empty() && part.capacity() <= 2 * part.len(), "{} bytes for {}", part.capacity(), part.len());
+}
+
 #[test]
 fn a_burst_to_many_subscriptions_does_not_pile_up_before_the_lanes() {
     let mut node = Node::new(1);

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use crate::nats::client::{ClientLimits, ServerNext, ServerOp, next_server_op};
 use crate::nats::{
-    NatsEncodeError, Refusal, encode_msg_into, encode_msg_prefix_into, encode_no_responders_into, header_value,
+    LastLine, NatsEncodeError, Refusal, encode_msg_into, encode_msg_prefix_into, encode_no_responders_into,
+    header_value,
 };
 
 use super::{BytesMut, argument, bytes, optional};
@@ -154,6 +155,23 @@ proptest! {
         let mut split = BytesMut::new();
         encode_msg_prefix_into(&mut split, subject, sid, reply, headers.len(), payload.len()).unwrap();
         prop_assert_eq!([&split[..], headers, payload, b"\r\n"].concat(), out);
+    }
+
+    /// Few distinct values, so that lines repeat in part and as a whole.
+    #[test]
+    fn a_line_that_is_kept_is_the_line_that_would_be_made(
+        messages in prop::collection::vec((0..3usize, 0..3usize, 0..2usize, 0..3usize, 0..3usize), 1..40),
+    ) {
+        let (subjects, sids): ([&[u8]; 3], [&[u8]; 3]) = ([b"a.b", b"a.bc", b""], [b"1", b"c1", b"x y"]);
+        let (replies, bodies): ([&[u8]; 2], [&[u8]; 3]) = ([b"", b"r"], [b"", b"xy", b"zw"]);
+        let mut kept = LastLine::default();
+        for (subject, sid, reply, headers, payload) in messages {
+            let (subject, sid, reply) = (subjects[subject], sids[sid], replies[reply]);
+            let (mut one, mut two) = (BytesMut::new(), BytesMut::new());
+            let fresh = encode_msg_into(&mut one, subject, sid, reply, bodies[headers], bodies[payload]);
+            let again = kept.encode_msg_into(&mut two, subject, sid, reply, bodies[headers], bodies[payload]);
+            prop_assert_eq!((fresh, one), (again, two));
+        }
     }
 
     #[test]
