@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limits::PACKET_BYTES_DEFAULT;
+use crate::rate::TokenBucket;
 
 const ROUNDS: u64 = 10_000;
 const PACKET: u64 = PACKET_BYTES_DEFAULT as u64;
@@ -229,4 +230,55 @@ fn slices_fit_the_rate() {
         assert_eq!(slice_of(&mut hdwrr).unwrap().bytes, bytes);
         hdwrr.purge(A, &mut Drops::new());
     }
+}
+
+/// Ten seconds of an edge of 25 Mbit/s on which everybody is backlogged: what each tenant has sent.
+fn ten_seconds(tenants: &[(u32, usize)]) -> Vec<u64> {
+    let rate = 3_125_000;
+    let mut hdwrr = Hdwrr::default();
+    hdwrr.set_shaper(Some(TokenBucket::new(rate, rate / 250, ZERO)));
+    hdwrr.set_rate(rate);
+    let largest = Bytes::from(vec![0; 1 << 20]);
+    let (mut out, mut drops) = (Vec::new(), Drops::new());
+    let fill = |hdwrr: &mut Hdwrr, key: TenantKey, bytes: usize| {
+        while hdwrr.tenant_backlog(key) < 4_096 {
+            let frame = QueuedFrame::new(largest.slice(..bytes));
+            assert_eq!(hdwrr.push(key, Class::Bulk, frame, ZERO, &mut Drops::new()), Pushed::Queued);
+        }
+    };
+    for (key, (weight, bytes)) in (0..).map(TenantKey).zip(tenants) {
+        hdwrr.set_weight(key, *weight);
+        fill(&mut hdwrr, key, *bytes);
+    }
+    let mut sent = vec![0; tenants.len()];
+    let mut now = ZERO;
+    while now < Time::from_millis(10_000) {
+        let Some(slice) = hdwrr.next_slice(now, &mut out, &mut drops) else {
+            now = hdwrr.ready_at(now).unwrap();
+            continue;
+        };
+        out.clear();
+        sent[slice.tenant.0 as usize] += slice.bytes as u64;
+        fill(&mut hdwrr, slice.tenant, tenants[slice.tenant.0 as usize].1);
+    }
+    sent
+}
+
+#[test]
+fn over_ten_seconds_shares_follow_the_weights_whatever_the_sizes_and_however_many_there_are() {
+    let within = |tenants: &[(u32, usize)], percent: u64| {
+        let sent = ten_seconds(tenants);
+        let total: u64 = sent.iter().sum();
+        assert!(total.abs_diff(31_250_000) < 312_500, "the edge's rate is used: {total}");
+        let weights: u64 = tenants.iter().map(|(weight, _)| u64::from(*weight)).sum();
+        for (sent, (weight, bytes)) in sent.iter().zip(tenants) {
+            let share = total * u64::from(*weight) / weights;
+            assert!(sent.abs_diff(share) * 100 <= share * percent, "weight {weight}, {bytes} B: {sent} of {share}");
+        }
+    };
+    within(&[(1, 16), (2, 1_024), (4, 1 << 20)], 2);
+    within(&[(4, 16), (2, 1_024), (1, 1 << 20)], 2);
+    within(&[(1, 1 << 20), (2, 16), (4, 65_536)], 2);
+    let many: Vec<_> = (0..300).map(|n| (1, [16, 256, 1_024, 65_536][n % 4])).collect();
+    within(&many, 5);
 }
