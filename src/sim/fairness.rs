@@ -69,7 +69,7 @@ pub fn flood(seed: u64) -> Result<Delays, Violation> {
         delays.worst_micros = delays.worst_micros.max(world.now.micros_since(said));
     }
     world.drain()?;
-    world.oracle.check_exact(&world.plan)?;
+    world.oracle.check_exact(&world.plan, 0)?;
     delays.flood_micros = world.now.micros_since(begun);
     Ok(delays)
 }
