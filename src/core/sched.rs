@@ -71,7 +71,7 @@ impl QueuedFrame {
 
     /// The same frame with memory of its own, where it was a part of something larger.
     #[must_use]
-    pub fn detached(mut self) -> Self {
+    fn detached(mut self) -> Self {
         self.bytes = Bytes::copy_from_slice(&self.bytes);
         self
     }

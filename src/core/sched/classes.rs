@@ -52,6 +52,15 @@ pub(super) fn quantum(weight: u32, packet_bytes: usize) -> i64 {
     i64::from(weight.max(1)).saturating_mul(i64::try_from(packet_bytes.max(1)).unwrap_or(i64::MAX).min(1 << 24))
 }
 
+/// What lies on a lane beside its own limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pressure {
+    /// What it must give up besides, where a bound over all lanes is reached.
+    pub(super) excess: usize,
+    /// Whether memory is short, so that nothing must be kept but what is queued.
+    pub(super) is_short: bool,
+}
+
 /// One slice of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSlice {
@@ -82,7 +91,12 @@ impl ClassLanes {
     /// Queues a frame, by the rule of its class when the lane is full: `live` drops its oldest (never one that is partly
     /// sent), the others refuse the newest.
     pub fn push(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
-        self.queue.push(&self.config, class, frame, 0, now)
+        self.push_apart(class, frame, false, now)
+    }
+
+    /// As [`Self::push`]; where memory `is_short`, a frame that is kept gets memory of its own.
+    pub(super) fn push_apart(&mut self, class: Class, frame: QueuedFrame, is_short: bool, now: Time) -> Pushed {
+        self.queue.push(&self.config, class, frame, Pressure { excess: 0, is_short }, now)
     }
 
     /// Queues a frame where no more memory is to be had: a `live` lane gives up twice as much of its oldest as comes, or
@@ -91,7 +105,7 @@ impl ClassLanes {
         let lane = self.queue.lane(class);
         let excess = (lane.held() - lane.kept()).min(2 * frame.held());
         if class == Class::Live && excess >= frame.held() {
-            self.queue.push(&self.config, class, frame, excess, now)
+            self.queue.push(&self.config, class, frame, Pressure { excess, is_short: true }, now)
         } else {
             Pushed::DroppedNewest
         }
@@ -217,13 +231,14 @@ impl ClassQueue {
         self.lanes.each_ref().map(Lane::is_mid_frame)
     }
 
-    /// Queues a frame. `excess` is what this lane must give up besides, where a bound over all lanes is reached.
+    /// Queues a frame. What is kept of many that came together must not keep those that are not: where that is likely, in
+    /// lanes that refuse their newest as soon as they are half full, it gets memory of its own.
     pub(super) fn push(
         &mut self,
         config: &ClassConfig,
         class: Class,
         mut frame: QueuedFrame,
-        excess: usize,
+        Pressure { excess, is_short }: Pressure,
         now: Time,
     ) -> Pushed {
         if frame.is_empty() {
@@ -238,8 +253,7 @@ impl ClassQueue {
             }
             lost = self.drop_until(config, class, frame.len(), lane.held().saturating_sub(excess));
         }
-        if class != Class::Live && self.lane(class).held() > config.lane_max(class) / 2 {
-            // Soon the lane takes one frame of many that came together, and none of those it does not take must stay with it.
+        if is_short || class != Class::Live && self.lane(class).held() > config.lane_max(class) / 2 {
             frame = frame.detached();
         }
         frame.queued = now;

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 
-use super::classes::{ClassConfig, ClassQueue, quantum};
+use super::classes::{ClassConfig, ClassQueue, Pressure, quantum};
 use super::fattest::Fattest;
 use super::{DropReason, Drops, Lanes, Pushed, QueuedFrame};
 use crate::limits::{
@@ -183,8 +183,8 @@ impl Hdwrr {
         }
         self.admit(tenant);
         let Some(flow) = self.flows.get_mut(&tenant) else { return Pushed::DroppedNewest };
-        let frame = if self.held > self.config.held_bytes_max / 2 { frame.detached() } else { frame };
-        let pushed = flow.lanes.push(&self.config.classes, class, frame, excess, now);
+        let pressure = Pressure { excess, is_short: self.held > self.config.held_bytes_max / 2 };
+        let pushed = flow.lanes.push(&self.config.classes, class, frame, pressure, now);
         self.settle(tenant);
         pushed
     }

@@ -147,12 +147,10 @@ impl SessionLanes {
         // An answer in a lane has the room that answers have.
         let room = if frame.pinned { self.room.max(SESSION_CONTROL_QUEUE_BYTES_MIN) } else { self.room };
         self.is_short = may_be_short && self.held() + frame.held() > room;
-        // What is kept while memory is short must not keep the rest of its batch.
-        let frame = if may_be_short { frame.detached() } else { frame };
         let pushed = if self.is_short {
             self.classes.push_in_place(class, frame, now)
         } else {
-            self.classes.push(class, frame, now)
+            self.classes.push_apart(class, frame, may_be_short, now)
         };
         if pushed != Pushed::Queued && self.may_fill_up(class) {
             self.full_since.get_or_insert(now);

@@ -149,3 +149,25 @@ fn limits_may_change_while_frames_wait_and_those_stay() {
     hdwrr.set_limits(100_000, 100_000);
     assert_eq!(try_push(&mut hdwrr, A, Class::Bulk), (Pushed::Queued, vec![]));
 }
+
+#[test]
+fn an_edge_that_is_half_full_keeps_no_more_memory_than_its_frames() {
+    // A lane of its own that is nearly empty is no reason to keep what came together, where the edge has little left.
+    let chunk = Bytes::from(vec![0; 64 * 1024]);
+    let part = || QueuedFrame::new(chunk.slice(..1_000));
+    for class in Class::ALL {
+        let mut hdwrr = Hdwrr::new(HdwrrConfig { held_bytes_max: 20_000, ..HdwrrConfig::default() });
+        let stands_alone = |hdwrr: &mut Hdwrr, tenant: TenantKey| {
+            let mut drops = Drops::new();
+            assert_eq!(hdwrr.push(tenant, class, part(), ZERO, &mut drops), Pushed::Queued);
+            let mut out = Vec::new();
+            while hdwrr.next_slice(ZERO, &mut out, &mut drops).unwrap().tenant != tenant {
+                out.clear();
+            }
+            out.last().unwrap().is_unique()
+        };
+        assert!(!stands_alone(&mut hdwrr, A), "{class}: with room, frames share what they came in");
+        push(&mut hdwrr, B, Class::Bulk, 12_000);
+        assert!(stands_alone(&mut hdwrr, A), "{class}: without, they do not");
+    }
+}
