@@ -77,8 +77,7 @@ impl Controller for Bounded {
         self.window.set_rate((configured > 0).then_some(configured));
         self.window.on_delivered(delivered, Time(micros(now, self.since)));
         self.below.window.store(self.window.window(), Ordering::Relaxed);
-        let rate = if self.window.is_starting() { 0 } else { self.window.rate() };
-        self.below.rate.store(rate, Ordering::Relaxed);
+        self.below.rate.store(self.window.known_rate().unwrap_or(0), Ordering::Relaxed);
     }
 
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {

@@ -16,8 +16,8 @@
 //!   that time, so that the edge's own queue is not in it.
 
 use crate::limits::{
-    BRIDGE_DATAGRAM_BYTES_MAX, SEND_BURST_CONFIGURED_MICROS_MAX, SEND_BURST_MICROS_MAX, SEND_WINDOW_BYTES_INITIAL,
-    SEND_WINDOW_BYTES_MAX, SEND_WINDOW_PACKETS_MIN,
+    SEND_BURST_CONFIGURED_MICROS_MAX, SEND_BURST_MICROS_MAX, SEND_WINDOW_BYTES_INITIAL, SEND_WINDOW_BYTES_MAX,
+    SEND_WINDOW_PACKETS_MIN,
 };
 use crate::time::Time;
 
@@ -195,16 +195,10 @@ impl SendWindow {
         self.configured.unwrap_or_else(|| self.rate.value())
     }
 
-    /// Whether the rate is only a lower bound, since there was never enough to send.
+    /// The rate, unless it is only a lower bound since there was never enough to send.
     #[must_use]
-    pub const fn is_starting(&self) -> bool {
-        !self.is_full()
-    }
-
-    /// The least round trip in microseconds, once one is known.
-    #[must_use]
-    pub fn rtt_micros(&self) -> Option<u64> {
-        self.rtt.map(|rtt| rtt.micros)
+    pub fn known_rate(&self) -> Option<u64> {
+        self.is_full().then(|| self.rate())
     }
 
     /// How many bytes may have been handed to the transport and not been acknowledged.
@@ -214,23 +208,17 @@ impl SendWindow {
         let (Some(rtt), rate @ 1..) = (self.rtt, self.rate()) else {
             return SEND_WINDOW_BYTES_INITIAL.max(least);
         };
+        let filled = in_micros(rate, rtt.micros.saturating_add(QUEUE_MICROS));
         let window = if rtt.probe.is_some() {
             in_micros(rate, rtt.micros).saturating_mul(3) / 4
         } else if self.is_full() {
             let burst_micros =
                 if self.configured.is_some() { SEND_BURST_CONFIGURED_MICROS_MAX } else { SEND_BURST_MICROS_MAX };
-            let burst = self.burst.value().min(in_micros(rate, burst_micros));
-            in_micros(rate, rtt.micros.saturating_add(QUEUE_MICROS)).saturating_add(burst)
+            filled.saturating_add(self.burst.value().min(in_micros(rate, burst_micros)))
         } else {
-            in_micros(rate, rtt.micros.saturating_add(QUEUE_MICROS)).saturating_mul(2).max(SEND_WINDOW_BYTES_INITIAL)
+            filled.saturating_mul(2).max(SEND_WINDOW_BYTES_INITIAL)
         };
         window.max(least).min(SEND_WINDOW_BYTES_MAX)
-    }
-}
-
-impl Default for SendWindow {
-    fn default() -> Self {
-        Self::new(u64::from(BRIDGE_DATAGRAM_BYTES_MAX))
     }
 }
 

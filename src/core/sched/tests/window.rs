@@ -18,6 +18,8 @@ struct Path {
     rtt_micros: u64,
     /// The sender gets its processor every so often, in microseconds, and not before.
     pause_micros: u64,
+    /// Every so many times it gets it only after such a pause, and else at once; zero for always.
+    pause_every: u64,
     /// What the sender has to send, in bytes per second; `None` for more than goes through.
     offered: Option<u64>,
     now: u64,
@@ -59,6 +61,7 @@ impl Path {
             rate,
             rtt_micros,
             pause_micros: 0,
+            pause_every: 0,
             offered: None,
             now: 0,
             free_at: 0,
@@ -82,7 +85,9 @@ impl Path {
             if self.now >= self.runs_at {
                 self.acknowledge(&mut seen);
                 self.send(&mut seen);
-                self.runs_at = self.now + self.pause_micros * (50 + self.random.next() % 100) / 100;
+                let pauses = self.pause_every == 0 || self.random.next().is_multiple_of(self.pause_every);
+                let pause_micros = if pauses { self.pause_micros } else { 0 };
+                self.runs_at = self.now + pause_micros * (50 + self.random.next() % 100) / 100;
             }
         }
         seen
@@ -141,6 +146,9 @@ fn the_start_takes_few_round_trips_and_no_long_queue() {
     let mut seen = path.run(1_000);
     assert!(seen.wait() <= 60_000, "at most a path's length is queued: {} us", seen.wait());
     assert!(path.run(1_000).percent(rate) >= 80, "filled after twenty round trips");
+    let mut path = Path::new(rate, rtt_micros);
+    path.run(300);
+    assert!(path.run(200).percent(rate) >= 80, "filled after six round trips");
 }
 
 #[test]
@@ -181,6 +189,17 @@ fn a_sender_that_gets_its_processor_now_and_then_does_not_starve_itself() {
         assert!(seen.percent(path.rate) >= 70, "{pause_micros}: {} %", seen.percent(path.rate));
         assert!(seen.wait() <= 12_000, "{pause_micros}: {} us", seen.wait());
     }
+}
+
+#[test]
+fn acknowledgements_that_come_late_in_clumps_do_not_make_the_window_small() {
+    // The least round trip is seen between the pauses, and is far shorter than what the window has to last for.
+    let mut path = Path::new(1_000 * MBIT, 100);
+    (path.pause_micros, path.pause_every) = (3_000, 4);
+    path.run(3_000);
+    let mut seen = path.run(10_000);
+    assert!(seen.percent(path.rate) >= 70, "{} %", seen.percent(path.rate));
+    assert!(seen.wait() <= 12_000, "{} us", seen.wait());
 }
 
 #[test]
