@@ -65,14 +65,14 @@ impl Controller for Bounded {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest: Option<u64>) {
         self.cubic.on_end_acks(now, in_flight, app_limited, largest);
+        if self.delivered == 0 {
+            return;
+        }
         let delivered = Delivered {
             bytes: std::mem::take(&mut self.delivered),
             rtt_micros: std::mem::replace(&mut self.rtt_micros, u64::MAX),
             limited: self.below.was_idle.swap(self.below.is_idle.load(Ordering::Relaxed), Ordering::Relaxed),
         };
-        if delivered.bytes == 0 {
-            return;
-        }
         let configured = self.below.configured.load(Ordering::Relaxed);
         self.window.set_rate((configured > 0).then_some(configured));
         self.window.on_delivered(delivered, Time(micros(now, self.since)));
@@ -172,5 +172,24 @@ impl Window {
         if is_idle {
             self.below.was_idle.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_with_nothing_to_write_is_told_with_the_next_bytes_that_are_delivered() {
+        let now = Instant::now();
+        let built = Arc::new(Controllers).build(now, 1_200).into_any().downcast::<Bounded>();
+        let mut bounded = built.unwrap_or_else(|_| panic!("another controller"));
+        let was_idle = |bounded: &Bounded| bounded.below.was_idle.load(Ordering::Relaxed);
+        bounded.below.was_idle.store(true, Ordering::Relaxed);
+        bounded.on_end_acks(now, 0, false, None);
+        assert!(was_idle(&bounded), "nothing was delivered that it could be told with");
+        (bounded.delivered, bounded.rtt_micros) = (1_200, 500);
+        bounded.on_end_acks(now, 0, false, Some(1));
+        assert!(!was_idle(&bounded) && bounded.delivered == 0);
     }
 }
