@@ -99,9 +99,9 @@ async fn a_victim_is_measured_alone_and_beside_floods_of_every_class_and_size() 
     let flood = "--flood flood-here --flood-size 16 --grace 0.5";
     let found = desk.measure(&format!("flood-and-victim --context here {flood} --duration 0.5 --warm-up 0.2")).await;
     check_phases(&found);
-    // Where the broker is slow, all that is counted may have been published before the count began.
+    // Where the tool did not get the processor, all that is counted may have been published before the count began; it says so.
     let flood = |key: &str| found["flood"][key].as_u64().unwrap();
-    assert!(flood("published") + flood("delivered") > 1_000, "{found}");
+    assert!(flood("published") > 1_000 || found["tool_starved"] == true && flood("delivered") > 1_000, "{found}");
 }
 
 /// Both phases account for every message, and the unloaded one loses none.
