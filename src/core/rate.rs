@@ -1,10 +1,9 @@
 //! Rates: token buckets, and a limiter for log lines.
 //!
 //! For ingress limits per tenant and session ([`Ingress`], [`Meter`]), for shaping an edge, and for keeping logs readable
-//! under attack. All
-//! arithmetic is in whole millionths of a token, so that a bucket neither gains nor loses over any length of time. Time
-//! is an argument; a time before the last one counts as no time passed. Nothing here sleeps or decides what a refusal
-//! means.
+//! under attack. All arithmetic is in whole millionths of a token, so that a bucket neither gains nor loses over any length
+//! of time. Time is an argument; a time before the last one counts as no time passed. Nothing here sleeps or decides what a
+//! refusal means.
 
 use crate::limits::RATE_FLOOR_MICROS;
 use crate::time::Time;

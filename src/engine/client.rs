@@ -57,6 +57,19 @@ pub struct Effects {
     pub until: Option<Time>,
 }
 
+impl Effects {
+    /// Begins a turn of a session, which is to work on so many bytes.
+    pub(crate) fn begin(&mut self, bytes: usize) {
+        (self.waits, self.until) = (false, None);
+        self.batch.foresee(bytes);
+    }
+
+    /// Has the session given the rest of its bytes again: soon or, where that is known, at the latest then.
+    pub(crate) const fn wait(&mut self, until: Option<Time>) {
+        (self.waits, self.until) = (true, until);
+    }
+}
+
 /// A message as a client publishes it, its names unchecked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outgoing<'m> {

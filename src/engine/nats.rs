@@ -223,7 +223,7 @@ impl NatsSession {
                 }
             }
             Err(Unpublished::Wait(until)) => {
-                (effects.waits, effects.until) = (true, until);
+                effects.wait(until);
                 return false;
             }
             Err(Unpublished::Unsynced) => return false,
@@ -319,8 +319,7 @@ impl Machine for NatsSession {
     }
 
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, NatsEnd> {
-        (effects.waits, effects.until) = (false, None);
-        effects.batch.foresee(buffer.len());
+        effects.begin(buffer.len());
         let used = self.take(buffer, now, effects);
         if let Some(client) = &mut self.client {
             client.settle();

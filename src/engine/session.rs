@@ -95,8 +95,7 @@ impl Machine for NativeSession {
 
     /// Stops before a data frame while commands are waiting, so that a publish sees the subscriptions sent before it.
     fn on_bytes(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
-        (effects.waits, effects.until) = (false, None);
-        effects.batch.foresee(buffer.len());
+        effects.begin(buffer.len());
         let used = self.take(buffer, now, effects);
         if let Some(client) = &mut self.client {
             client.settle();
@@ -253,7 +252,7 @@ impl NativeSession {
         match client.offer(&self.identity, &outgoing, now, effects) {
             Ok(published) => answer(frame, published, effects),
             Err(Unpublished::Wait(until)) => {
-                (effects.waits, effects.until) = (true, until);
+                effects.wait(until);
                 return Ok(false);
             }
             Err(Unpublished::Unsynced) => return Ok(false),

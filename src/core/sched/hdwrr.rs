@@ -271,10 +271,12 @@ impl Hdwrr {
         self.config.classes.packet_bytes
     }
 
-    /// Fits slices to the edge's rate: half a millisecond, at least a packet, at most what the wire allows.
-    pub fn set_rate(&mut self, bytes_per_second: u64) {
+    /// Fits slices to the edge's rate: half a millisecond, at least a packet, at most what the wire allows. Returns what the
+    /// rate gives in half a millisecond, in bytes.
+    pub fn set_rate(&mut self, bytes_per_second: u64) -> usize {
         let bytes = usize::try_from(bytes_per_second / SLICES_PER_SECOND).unwrap_or(usize::MAX);
         self.config.slice_bytes_max = bytes.min(SLICE_BYTES_DEFAULT).max(self.config.classes.packet_bytes);
+        bytes
     }
 
     /// Changes what each lane, and all lanes together, may hold. What is queued stays; the rule of a class applies to what comes.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use glocal_core::limits::{PACKET_BYTES_DEFAULT, PACKET_OVERHEAD_BYTES};
 use glocal_core::name::Destination;
 use glocal_core::name::RawName;
 use glocal_core::rate::TokenBucket;
@@ -329,6 +330,25 @@ fn what_comes_while_a_shaped_edge_pauses_is_due_when_the_pause_ends() {
     let Some(Due::Later(until)) = next(&mut bridge.writer, NOW) else { panic!("the rate is used up") };
     assert!(until > NOW && until < NOW.plus_millis(1_000), "{until:?}");
     assert!(matches!(next(&mut bridge.writer, until), Some(Due::Writes(_))));
+}
+
+#[test]
+fn a_shaped_edge_pays_for_packets_and_heads_as_well() {
+    let mut bridge = Bridge::new();
+    let (link, shared) = (bridge.from.link(0), Arc::clone(&bridge.from.shared));
+    let rate = 1_000_000;
+    link.inbox().with(|lanes| lanes.sched_mut().set_shaper(Some(TokenBucket::new(rate, 1, NOW))));
+    for _ in 0..50 {
+        bridge.push(0, Class::Live, 1_000);
+    }
+    let written = link.inbox().with(|lanes| bridge.writer.next(&link, lanes, &shared, NOW, 1));
+    let Some(Due::Writes(writes)) = written else { panic!("the burst is free") };
+    let bytes: usize = writes.iter().flat_map(|write| &write.parts).map(Bytes::len).sum();
+    let Some(until) = link.inbox().with(|lanes| lanes.sched_mut().ready_at(NOW)) else { panic!("it is in debt") };
+    // At a byte a microsecond, the pause is what was charged: all that was written, and a packet's part for each of them.
+    let charged = until.micros_since(NOW);
+    let packets = bytes.div_ceil(PACKET_BYTES_DEFAULT - PACKET_OVERHEAD_BYTES);
+    assert_eq!(charged, (bytes + packets * PACKET_OVERHEAD_BYTES) as u64, "{bytes} B written");
 }
 
 /// The tenants that lanes of a write are opened for, and the lanes that it has slices of.

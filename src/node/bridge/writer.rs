@@ -16,8 +16,6 @@ use crate::edge_status::Failure;
 
 /// Most bytes taken from the lanes at once: little may lie below the scheduler (DESIGN section 7).
 pub(super) const FILL_BYTES: usize = 64 * 1024;
-/// Times a second that the lanes of a busy edge are asked: what is taken at once lasts half a millisecond.
-const FILLS_PER_SECOND: u64 = 2_000;
 /// How long the peer may leave a write unread.
 pub(super) const UNREAD: Duration = Duration::from_secs(10);
 /// How often idle lanes are looked for.
@@ -66,16 +64,14 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
     }
 }
 
-/// Fits slices and packets to what is known of the path, and says how much to take at once.
+/// Fits slices and packets to what is known of the path, and says how much to take at once: what lasts half a millisecond.
 fn fit(window: &Window, lanes: &mut EdgeLanes) -> usize {
     let sched = lanes.sched_mut();
     window.set_rate(sched.shaped_rate());
     if let Some(bytes) = window.packet_bytes() {
         sched.set_packet_bytes(bytes);
     }
-    let Some(rate) = window.rate() else { return FILL_BYTES };
-    sched.set_rate(rate);
-    usize::try_from(rate / FILLS_PER_SECOND).map_or(FILL_BYTES, |bytes| bytes.clamp(1, FILL_BYTES))
+    window.rate().map_or(FILL_BYTES, |rate| sched.set_rate(rate).clamp(1, FILL_BYTES))
 }
 
 /// Waits until something is queued, and takes it if the edge's rate allows. `window` is told when there is nothing.
