@@ -57,6 +57,23 @@ summary() {
     [ "$FAILED" -eq 0 ] && [ "$PASSED" -gt 0 ]
 }
 
+# ── Goals of measurements ─────────────────────────────────────────────────────
+
+# Whether a goal was missed; for the scripts.
+# shellcheck disable=SC2034
+SHORT=0
+
+# goal NAME MEASURED most|least BOUND: prints whether what was measured is at most, or at least, the bound.
+goal() {
+    local word=ok
+    # shellcheck disable=SC2034
+    if ! awk -v m="$2" -v how="$3" -v b="$4" 'BEGIN { exit !(how == "most" ? m <= b : m >= b) }'; then word=short SHORT=1; fi
+    printf 'goal %s %s %s %s\n' "$1" "$2" "$4" "$word"
+}
+
+# The median of numbers on standard input, one a line.
+median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
 # ── Waiting ───────────────────────────────────────────────────────────────────
 
 now_ms() { printf '%d' "$((${EPOCHREALTIME/[.,]/} / 1000))"; }

@@ -52,7 +52,6 @@ command -v tc >/dev/null || die "'tc' is missing" 'apt-get install iproute2'
 
 FLOODERS=10
 MESH_DIR=$(mktemp -d "${TMPDIR:-/tmp}/glocal-fairness.XXXXXX")
-SHORT=0
 finish() {
     stop_mesh >/dev/null
     netns_clean
@@ -123,7 +122,6 @@ shape() {
 # resident SIDE: kilobytes of a broker's memory.
 resident() { awk '/^VmRSS:/ { print $2 }' "/proc/$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$(ready_file "region-$1-broker")")/status"; }
 
-median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 # field FILE PATH: medians of one figure of all lines of a file of reports.
 field() { python3 -c '
 import json, statistics, sys
@@ -133,13 +131,6 @@ for line in open(sys.argv[1]):
     for key in sys.argv[2].split("."): value = value[key]
     values.append(value)
 print(round(statistics.median(values)) if sys.argv[3] == "median" else sum(values))' "$1" "$2" "${3:-median}"; }
-
-goal() {
-    local verdict=ok
-    awk -v m="$3" -v b="$4" -v how="$2" 'BEGIN { exit !(how == "most" ? m <= b : m >= b) }' || verdict=short
-    [ $verdict = ok ] || SHORT=1
-    printf 'goal %s %s %s %s\n' "$1" "$3" "$4" $verdict >>"$MESH_DIR/goals"
-}
 
 # measure CASE CLASS SIZE TENANTS
 measure() {
@@ -159,11 +150,13 @@ measure() {
     printf '%-9s %-5s %8s %3s  %9s %9s  %5s  %8s  %8s\n' "$1" "$2" "$3" "$4" "$alone" "$beside" "$lost" "$((flood * 8 / 1000000))" "$(((after - before) / 1024))"
     local bound=$((3 * alone > 3000 ? 3 * alone : 3000))
     [ "$1" != measured ] || bound=43000
-    goal "$name.p99_us" most "$beside" "$bound"
-    goal "$name.lost" most "$lost" 0
-    goal "$name.grown_kib" most $((after - before)) 32768
-    # What is left of the link: beside the victim, and what QUIC, UDP, IP and Ethernet add to the payload of every packet.
-    [ "$1" = unshaped ] || [ "$3" -lt 1024 ] || goal "$name.flood_mbit" least $((flood * 8 / 1000000)) $((MBIT * 95 * 93 / 10000))
+    {
+        goal "$name.p99_us" "$beside" most "$bound"
+        goal "$name.lost" "$lost" most 0
+        goal "$name.grown_kib" $((after - before)) most 32768
+        # What is left of the link: beside the victim, and what QUIC, UDP, IP and Ethernet add to the payload of every packet.
+        [ "$1" = unshaped ] || [ "$3" -lt 1024 ] || goal "$name.flood_mbit" $((flood * 8 / 1000000)) least $((MBIT * 95 * 93 / 10000))
+    } >>"$MESH_DIR/goals"
 }
 
 printf '%-9s %-5s %8s %3s  %9s %9s  %5s  %8s  %8s\n' case class size by 'p99 alone' 'p99 us' lost Mbit/s 'grown MiB'
