@@ -9,6 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::check::key_value;
 
+mod copies;
+
 const EXAMPLES: &str = "\
 Examples:
   glocal fabric apply mesh-configs/single.fabric.toml --out certs/single
@@ -34,6 +36,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    copies::settle();
     let Args { config, define } = args;
     let loaded = Config::load(&config, &define, config::environment())?;
     telemetry::start(&loaded.config);

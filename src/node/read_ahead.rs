@@ -12,8 +12,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// Bytes asked for at once: two full TLS records.
-const AHEAD_BYTES: usize = 32 * 1024;
+/// Bytes asked for at once: four full TLS records.
+const AHEAD_BYTES: usize = 64 * 1024;
 
 /// A stream that is read ahead; writes pass through.
 #[derive(Debug)]

@@ -464,3 +464,22 @@ async fn two_brokers_of_one_name_leave_the_first_alone_and_the_second_waits() {
     assert!(first.edge(EDGE).edge().is_up());
     assert_eq!((first.edge(EDGE).ups.value(), global.edge(EDGE).ups.value()), (1, 1), "undisturbed");
 }
+
+/// Where glibc's copies are slow a broker asks it for others: in the same process, and never against what is asked already.
+#[test]
+fn a_broker_is_replaced_by_itself_once_where_copies_are_slow() {
+    let environment = |process: &Process| {
+        let text = std::fs::read(format!("/proc/{}/environ", process.child.id())).unwrap();
+        let found = text.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"GLIBC_TUNABLES="));
+        found.map(|value| String::from_utf8(value.to_vec()).unwrap())
+    };
+    let is_slow = cfg!(all(target_arch = "x86_64", target_env = "gnu"))
+        && std::fs::read_to_string("/proc/cpuinfo").unwrap().contains("AuthenticAMD");
+    let fabric = Fabric::new();
+    let broker = Process::start(&fabric, GLOBAL);
+    let set = environment(&broker);
+    assert_eq!(set.is_some(), is_slow, "{set:?}");
+    assert!(set.is_none_or(|value| value.contains("x86_rep_movsb_threshold")));
+    let asked = Process::start_with(&fabric, REGION_A, &[], &[("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")]);
+    assert_eq!(environment(&asked).as_deref(), Some("glibc.malloc.arena_max=2"));
+}
