@@ -100,10 +100,16 @@ impl ReplyRoutes {
         true
     }
 
+    /// Whether nobody waits for a reply from elsewhere.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
     /// The route of `subject`, renewed by being used.
     #[must_use]
     pub fn find(&self, subject: &str, now: Time) -> Option<ReplyRoute> {
-        if self.len.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return None;
         }
         let mut held = self.held.lock();

@@ -230,6 +230,16 @@ impl Sub {
         self.delivered.load(Ordering::Relaxed) >= self.max.load(Ordering::Relaxed)
     }
 
+    /// Counts one delivery of a subscription that has no end; `false` where it has one, and nothing is counted.
+    #[must_use]
+    pub fn deliver_one_of_any(&self) -> bool {
+        let endless = self.max.load(Ordering::Relaxed) == u64::MAX;
+        if endless {
+            self.delivered.fetch_add(1, Ordering::Relaxed);
+        }
+        endless
+    }
+
     /// Counts one delivery.
     #[must_use]
     pub fn deliver(&self) -> Delivery {

@@ -31,13 +31,15 @@ use crate::sender::Sender;
 use crate::shared::Shared;
 use crate::tally;
 
+mod again;
 mod delivery_ext;
 mod item;
 mod refused;
 mod room;
 
+use again::Head;
 use delivery_ext::DeliveryExt;
-use item::{Frame, Item, append};
+use item::{Frame, Item, Kind, append};
 use refused::Refused;
 use room::Room;
 
@@ -135,6 +137,8 @@ pub struct Batch {
     ext: DeliveryExt,
     /// The line of the last message for a session of the text protocol.
     line: LastLine,
+    /// What the last message was written with, for one more like it.
+    head: Head,
     /// The shared tail of the message at hand, made for its first target that wants one.
     shared_tail: Option<Bytes>,
     /// The same for sessions of the text protocol.
@@ -334,7 +338,7 @@ impl Batch {
                     *free = free.saturating_sub(whole);
                 }
                 let frame = Frame { bytes, tail, admitted, seq: 0 };
-                append(&mut target.items, frame, message, |()| true, || ());
+                append(&mut target.items, frame, Kind::of(message), |()| true, || ());
             }
             _ => message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1),
         }
@@ -382,7 +386,8 @@ impl Batch {
             };
             let same = |last: &Handles| last.are(message.sender, used());
             let handles = || Handles { brokers: used().collect(), sender: Some(Arc::clone(message.sender)) };
-            append(&mut target.items, Frame { bytes, tail, admitted: false, seq: message.seq }, message, same, handles);
+            let frame = Frame { bytes, tail, admitted: false, seq: message.seq };
+            append(&mut target.items, frame, Kind::of(message), same, handles);
         } else {
             message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }
@@ -421,6 +426,7 @@ impl Batch {
     /// Appends everything to its targets.
     pub(crate) fn push(&mut self, shared: &Shared, now: Time) {
         self.begin();
+        self.head.forget();
         self.held = 0;
         self.room.anywhere |= !self.ports.is_empty();
         for mut target in self.ports.drain(..) {

@@ -383,6 +383,22 @@ impl DataHead {
     }
 }
 
+/// Changes the length in `head`, which is everything of a frame before its payload, from that of a frame with a payload of
+/// `from` bytes to that of one with `to`. `false` where it is neither such a head nor would be one: it is unchanged then.
+#[must_use]
+pub fn fit_payload(head: &mut [u8], from: usize, to: usize) -> bool {
+    let bytes = head.len();
+    let Some(field) = head.first_chunk_mut::<4>() else { return false };
+    let len = |payload: usize| u32::try_from(bytes.checked_add(payload)?.checked_sub(4)?).ok();
+    match (len(from), len(to)) {
+        (Some(from), Some(len)) if u32::from_le_bytes(*field) == from && to <= MAX_PAYLOAD_BYTES_CEILING as usize => {
+            *field = len.to_le_bytes();
+            true
+        }
+        _ => false,
+    }
+}
+
 #[inline]
 fn length(part: &'static str, bytes: usize, max: usize) -> Result<u16, EncodeError> {
     match u16::try_from(bytes) {

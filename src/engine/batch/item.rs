@@ -11,6 +11,20 @@ use glocal_core::tenant::Tenant;
 
 use super::Message;
 
+/// What frames have in common that are queued as one.
+#[derive(Clone, Copy)]
+pub(super) struct Kind<'m> {
+    pub(super) tenant: &'m Arc<Tenant>,
+    pub(super) class: Class,
+    pub(super) ttl_ms: Option<u32>,
+}
+
+impl<'m> Kind<'m> {
+    pub(super) const fn of(message: &Message<'m>) -> Self {
+        Self { tenant: message.tenant, class: message.destination.class(), ttl_ms: message.ttl_ms }
+    }
+}
+
 /// What is queued as one: a frame, or small ones in a row.
 #[derive(Debug)]
 pub(super) struct Item<H> {
@@ -26,6 +40,8 @@ pub(super) struct Item<H> {
     pub(super) seq: u64,
     /// Small frames in a row that are queued as one.
     pub(super) frames: u32,
+    /// Bytes of the last of them.
+    pub(super) last_bytes: usize,
 }
 
 /// One frame that was appended to a target's chunk.
@@ -61,11 +77,11 @@ impl<H> Item<H> {
 pub(super) fn append<H>(
     items: &mut Vec<Item<H>>,
     frame: Frame,
-    message: &Message<'_>,
+    kind: Kind<'_>,
     same: impl FnOnce(&H) -> bool,
     handles: impl FnOnce() -> H,
 ) {
-    let (class, ttl_ms, tenant) = (message.destination.class(), message.ttl_ms, message.tenant);
+    let Kind { tenant, class, ttl_ms } = kind;
     let Frame { bytes, tail, admitted, seq } = frame;
     let joins = |last: &&mut Item<H>| {
         last.class == class
@@ -82,10 +98,13 @@ pub(super) fn append<H>(
         Some(last) => {
             last.bytes += bytes;
             last.frames += 1;
+            last.last_bytes = bytes;
         }
         None => {
             let (tenant, handles) = (Arc::clone(tenant), handles());
-            items.push(Item { class, bytes, tail, ttl_ms, tenant, handles, admitted, seq, frames: 1 });
+            let item =
+                Item { class, bytes, tail, ttl_ms, tenant, handles, admitted, seq, frames: 1, last_bytes: bytes };
+            items.push(item);
         }
     }
 }

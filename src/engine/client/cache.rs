@@ -11,6 +11,7 @@ use glocal_core::identity::Principal;
 use glocal_core::limits::{MATCH_CACHE_MAX, MATCH_CACHE_WEIGHT_MAX};
 use glocal_core::name::{Class, Destination, OwnedName, RawName};
 use glocal_core::policy::{Permit, Rule, Scope, Write};
+use glocal_core::port::Sub;
 use glocal_core::table::Match;
 use glocal_core::tenant::Tenant;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -27,14 +28,21 @@ pub(crate) struct Route {
     name: OwnedName,
     epoch: u64,
     found: Match,
+    /// Which of the session's decisions it was.
+    number: u64,
+    /// Whether one subscription of one session here is all there is, and no observer.
+    is_sole: bool,
 }
 
 impl Route {
-    fn new(permit: &Permit<Write<'_>>) -> Option<Self> {
+    fn new(permit: &Permit<Write<'_>>, number: u64) -> Option<Self> {
         let Scope::One(tenant) = permit.scope() else { return None };
         let destination = permit.object().0;
         let raw = destination.raw();
         let found = tenant.table().find(destination.class(), raw, &tenant.section());
+        let nobody_else = found.groups.is_empty() && found.edges.is_empty() && found.missed.is_empty();
+        let is_one = |subs: &[Arc<Sub>]| matches!(subs, [sub] if !sub.is_observer());
+        let is_sole = nobody_else && matches!(&*found.ports, [target] if is_one(&target.subs));
         Some(Self {
             tenant: Arc::clone(tenant),
             rule: permit.rule().clone(),
@@ -42,6 +50,8 @@ impl Route {
             name: OwnedName::from(raw),
             epoch: permit.epoch(),
             found,
+            number,
+            is_sole,
         })
     }
 
@@ -67,6 +77,13 @@ impl Route {
     /// The raw name, as it was parsed when it was decided on.
     pub(crate) const fn name(&self) -> RawName<'_> {
         self.name.name()
+    }
+
+    /// The only subscription that wants it, where there is but one and it is here. What is in a message for it follows from
+    /// this decision, apart from what its sender says of the single message.
+    pub(super) fn sole(&self) -> Option<(&Arc<Sub>, u64)> {
+        let sub = || self.found.ports.first()?.subs.first();
+        if self.is_sole { Some((sub()?, self.number)) } else { None }
     }
 
     /// Who wants it.
@@ -98,6 +115,8 @@ pub(crate) struct MatchCache {
     hasher: DefaultHashBuilder,
     /// The entry that was found last.
     last: usize,
+    /// Decisions made.
+    decisions: u64,
     weight: usize,
 }
 
@@ -121,6 +140,12 @@ impl MatchCache {
         self.entries.get(at).map(|entry| (&entry.route, held.is_none())).ok_or(Deny::Limit)
     }
 
+    /// The route of the name that was found last, if it is this one, while it holds.
+    pub(super) fn again(&self, shared: &Shared, class: Class, text: &[u8]) -> Option<&Route> {
+        let entry = self.entries.get(self.last).filter(|entry| entry.is(class, text))?;
+        Some(&entry.route).filter(|route| route.holds(shared))
+    }
+
     /// Where a name is, whether or not what is there holds.
     fn place(&self, class: Class, text: &[u8]) -> Option<usize> {
         let is = |at: &usize| self.entries.get(*at).is_some_and(|entry| entry.is(class, text));
@@ -138,11 +163,12 @@ impl MatchCache {
     ) -> Result<usize, Deny> {
         let destination = Destination::qualify(principal.tenant(), class, text)?;
         let permit = shared.policy().authorize(principal, Write(destination))?;
-        let route = Route::new(&permit).ok_or(Deny::AllTenants)?;
+        self.decisions += 1;
+        let route = Route::new(&permit, self.decisions).ok_or(Deny::AllTenants)?;
         let weight = route.found.weight();
         let is_full = self.entries.len() >= MATCH_CACHE_MAX || self.weight + weight > MATCH_CACHE_WEIGHT_MAX;
         if is_full {
-            *self = Self::default();
+            *self = Self { decisions: self.decisions, ..Self::default() };
         }
         self.weight += weight;
         let known = known.filter(|_| !is_full);

@@ -185,3 +185,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_head_is_made_to_fit_another_payload_or_left_alone() {
+    let head = DataHead::new(DataKind::Deliver, Some(Class::Live));
+    let frame = |payload: &[u8]| {
+        let mut out = BytesMut::new();
+        head.encode_into(&mut out, b"", b"a.b", b"", b"", payload).unwrap();
+        out.to_vec()
+    };
+    let mut before = frame(b"");
+    assert!(fit_payload(&mut before, 0, 300));
+    before.extend_from_slice(&[7; 300]);
+    assert_eq!(before, frame(&[7; 300]));
+    for (len, from, to) in [(3, 0, 1), (19, 1, 2), (19, 0, MAX_PAYLOAD_BYTES_CEILING as usize + 1), (19, 0, usize::MAX)]
+    {
+        let mut other = frame(b"");
+        other.truncate(len);
+        let kept = other.clone();
+        assert!(!fit_payload(&mut other, from, to), "{len} {from} {to}");
+        assert_eq!(other, kept);
+    }
+}
