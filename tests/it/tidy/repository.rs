@@ -71,6 +71,23 @@ fn sources_speak_of_the_project_only() {
     report("paths of one machine do not belong here", &breaches);
 }
 
+/// Not every source is compiled with the workspace: a load program outside it would miss its modules in silence.
+#[test]
+fn modules_lie_where_their_paths_say() {
+    let mut breaches = Vec::new();
+    let mark = concat!("#[pa", "th = \"");
+    for file in files().into_iter().filter(|f| f.ends_with(".rs")) {
+        let (text, home) = (text(&file).unwrap(), super::root().join(&file));
+        for (number, line) in text.lines().enumerate() {
+            let path = line.trim().strip_prefix(mark).and_then(|rest| rest.strip_suffix("\"]"));
+            if let Some(path) = path.filter(|path| !home.parent().unwrap().join(path).is_file()) {
+                breaches.push(format!("{file}:{}: there is no {path}", number + 1));
+            }
+        }
+    }
+    report("paths of modules", &breaches);
+}
+
 #[test]
 fn scripts_are_strict_and_can_be_run() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -1,7 +1,7 @@
 //! What `raw-load` does, by zenoh's own crate, for `run/bench/peers.sh`: the same options where they mean something here,
 //! and the same line of figures.
 
-#[path = "../../cpu.rs"]
+#[path = "../../../../src/cli/bench/cpu.rs"]
 mod cpu;
 
 use std::path::PathBuf;
