@@ -118,6 +118,21 @@ impl Client {
         }
     }
 
+    /// Tells of every message, until the connection ends; silence is no end of it.
+    pub(crate) fn listen(&mut self, mut heard: impl FnMut(&[u8])) -> Result<()> {
+        loop {
+            let told = self.receive(|seen| {
+                if let Seen::Message(payload) = seen {
+                    heard(payload);
+                }
+            });
+            match told {
+                Err(error) if is_silence(&error) => {}
+                other => other?,
+            }
+        }
+    }
+
     fn fill(&mut self) -> Result<()> {
         self.buffer.copy_within(self.at..self.filled, 0);
         (self.at, self.filled) = (0, self.filled - self.at);

@@ -13,18 +13,33 @@
     reason = "a load program is a test, and prints figures"
 )]
 
+mod beside;
 mod client;
 mod connect;
 mod counter;
 #[path = "../../../src/cli/bench/cpu.rs"]
 mod cpu;
 mod fanout;
+#[path = "../flood.rs"]
+mod flood;
+#[path = "../../../src/cli/bench/head.rs"]
+#[allow(dead_code, reason = "what only 'glocal bench' counts")]
+mod head;
+#[path = "../../../src/cli/bench/latency.rs"]
+#[allow(dead_code, reason = "only 'glocal bench' draws")]
+mod latency;
 mod options;
+#[path = "../../../src/cli/bench/pace.rs"]
+mod pace;
 mod pair;
 mod relay;
 mod report;
 mod request;
 mod tls;
+#[path = "../victim.rs"]
+mod victim;
+#[path = "../../../src/cli/bench/watch.rs"]
+mod watch;
 mod wire;
 
 use std::process::ExitCode;
@@ -50,5 +65,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
         Mode::Idle(idle) => connect::idle(idle),
         Mode::Fanout(fanout) => fanout::run(fanout),
         Mode::Relay(relay) => relay::run(relay),
+        Mode::FloodAndVictim(options) => beside::run(options),
+        Mode::Flood(flood) => beside::run_flood(flood),
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::victim::Trickle;
 use crate::wire::Protocol;
 
 /// Raw load for measuring brokers.
@@ -29,6 +30,11 @@ pub(crate) enum Mode {
     Fanout(Fanout),
     /// No broker at all: takes a subscriber and then a publisher over mutual TLS, and copies what the one sends to the other.
     Relay(Relay),
+    /// How late a steady trickle arrives, alone and while another tenant floods.
+    FloodAndVictim(FloodAndVictim),
+    /// The flood of the mode above, which runs it in a process of its own.
+    #[command(hide = true)]
+    Flood(Flood),
 }
 
 /// Where the broker is, and who connects.
@@ -137,6 +143,29 @@ pub(crate) struct Relay {
     /// The file into which the address is written once it listens.
     #[arg(long)]
     pub(crate) ready_file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FloodAndVictim {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The certificate chain of the tenant that floods, PEM.
+    #[arg(long)]
+    pub(crate) flood_cert: PathBuf,
+    /// Its key, PEM.
+    #[arg(long)]
+    pub(crate) flood_key: PathBuf,
+    #[command(flatten)]
+    pub(crate) trickle: Trickle,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Flood {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Payload of each message, in bytes.
+    #[arg(long)]
+    pub(crate) size: usize,
 }
 
 fn broker(text: &str) -> Result<(String, u32), String> {

@@ -40,6 +40,7 @@ impl Measured {
 }
 
 /// What was measured.
+#[derive(Default)]
 pub(crate) struct Report(Map<String, Value>);
 
 impl Report {

@@ -37,7 +37,7 @@ pub(crate) enum Seen<'a> {
     Welcome(String),
     /// A subscription is there, and everything that was sent before it.
     Confirmed,
-    /// A message with its reply subject, empty for none.
+    /// A message with its payload.
     Message(&'a [u8]),
     /// The broker asks for a sign of life; the answer.
     Ping(Vec<u8>),
@@ -149,7 +149,7 @@ fn next_native(bytes: &[u8]) -> Result<Option<(Seen<'_>, usize)>> {
     let limits = FrameLimits::open(PAYLOAD_BYTES_MAX);
     let (kind, body, length) = match next_frame(bytes, &limits).map_err(|error| anyhow!("{error}"))? {
         Next::Need(_) => return Ok(None),
-        Next::Data { frame, frame_bytes } => return Ok(Some((Seen::Message(frame.reply), frame_bytes))),
+        Next::Data { frame, frame_bytes } => return Ok(Some((Seen::Message(frame.payload), frame_bytes))),
         Next::Control { kind, body, frame_bytes } => (kind, body, frame_bytes),
     };
     let seen = match Control::decode(kind, body, limits.control_bytes_max).map_err(|error| anyhow!("{error}"))? {
@@ -172,7 +172,7 @@ fn next_nats(bytes: &[u8]) -> Result<Option<(Seen<'_>, usize)>> {
         return Ok(None);
     };
     let seen = match op {
-        ServerOp::Msg { reply, .. } => Seen::Message(reply),
+        ServerOp::Msg { payload, .. } => Seen::Message(payload),
         ServerOp::Pong => Seen::Confirmed,
         ServerOp::Ping => Seen::Ping(b"PONG\r\n".to_vec()),
         ServerOp::Err(text) => bail!("refused: {}", String::from_utf8_lossy(text)),

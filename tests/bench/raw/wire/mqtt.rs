@@ -42,7 +42,7 @@ pub(super) fn next(bytes: &[u8]) -> Result<Option<(Seen<'_>, usize)>> {
             ensure!(body.get(1) == Some(&0), "refused with code {:?}", body.get(1));
             Seen::Welcome(String::new())
         }
-        PUBLISH => Seen::Message(b""),
+        PUBLISH => Seen::Message(payload(body)),
         SUBACK => {
             ensure!(body.get(2) == Some(&0), "the subscription was refused");
             Seen::Confirmed
@@ -50,6 +50,12 @@ pub(super) fn next(bytes: &[u8]) -> Result<Option<(Seen<'_>, usize)>> {
         _ => Seen::Other,
     };
     Ok(Some((seen, length)))
+}
+
+/// What follows the topic.
+fn payload(body: &[u8]) -> &[u8] {
+    let Some((length, rest)) = body.split_first_chunk() else { return b"" };
+    rest.get(usize::from(u16::from_be_bytes(*length))..).unwrap_or_default()
 }
 
 /// The body of the packet that `bytes` begin with, and the packet's length.

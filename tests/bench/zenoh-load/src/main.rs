@@ -1,8 +1,23 @@
 //! What `raw-load` does, by zenoh's own crate, for `run/bench/peers.sh`: the same options where they mean something here,
 //! and the same line of figures.
 
+mod beside;
 #[path = "../../../../src/cli/bench/cpu.rs"]
 mod cpu;
+#[path = "../../flood.rs"]
+mod flood;
+#[path = "../../../../src/cli/bench/head.rs"]
+#[allow(dead_code, reason = "what only 'glocal bench' counts")]
+mod head;
+#[path = "../../../../src/cli/bench/latency.rs"]
+#[allow(dead_code, reason = "only 'glocal bench' draws")]
+mod latency;
+#[path = "../../../../src/cli/bench/pace.rs"]
+mod pace;
+#[path = "../../victim.rs"]
+mod victim;
+#[path = "../../../../src/cli/bench/watch.rs"]
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +28,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Parser, ValueEnum};
 use cpu::Cpu;
 use serde_json::json;
+use victim::Trickle;
 use zenoh::bytes::ZBytes;
 use zenoh::qos::CongestionControl;
 use zenoh::{Config, Session, Wait};
@@ -37,6 +53,10 @@ enum Mode {
     Request,
     Connect,
     Idle,
+    FloodAndVictim,
+    /// The flood of the mode above, which runs it in a process of its own.
+    #[value(hide = true)]
+    Flood,
 }
 
 /// Load for zenohd.
@@ -58,9 +78,14 @@ struct Options {
     /// A router whose CPU is read, `<name>=<pid>`; may be repeated.
     #[arg(long = "broker", value_parser = broker)]
     brokers: Vec<(String, u32)>,
-    /// Payload, in bytes.
-    #[arg(long, default_value_t = 256)]
-    size: usize,
+    /// The certificate chain of the session that floods, PEM.
+    #[arg(long)]
+    flood_cert: Option<PathBuf>,
+    /// Its key, PEM.
+    #[arg(long)]
+    flood_key: Option<PathBuf>,
+    #[command(flatten)]
+    trickle: Trickle,
     /// Messages, requests or connections.
     #[arg(long, default_value_t = 100_000)]
     count: u64,
@@ -81,6 +106,8 @@ fn main() -> Result<()> {
         Mode::Request => request(&options),
         Mode::Connect => connect(&options),
         Mode::Idle => idle(&options),
+        Mode::FloodAndVictim => beside::run(&options),
+        Mode::Flood => beside::run_flood(&options),
     }
 }
 
@@ -132,7 +159,7 @@ fn pair(options: &Options) -> Result<()> {
         .congestion_control(CongestionControl::Block)
         .wait()
         .map_err(|error| anyhow!("{error}"))?;
-    let payload = ZBytes::from(vec![b'x'; options.size]);
+    let payload = ZBytes::from(vec![b'x'; options.trickle.size]);
     let put = || publisher.put(payload.clone()).wait().map_err(|error| anyhow!("{error}"));
     let began = Instant::now();
     while received.load(Ordering::Acquire) == 0 {
@@ -141,7 +168,7 @@ fn pair(options: &Options) -> Result<()> {
         std::thread::sleep(Duration::from_millis(200));
     }
     received.store(0, Ordering::Release);
-    let window = (WINDOW_BYTES / (options.size as u64 + 32)).clamp(BURST, WINDOW_MESSAGES);
+    let window = (WINDOW_BYTES / (options.trickle.size as u64 + 32)).clamp(BURST, WINDOW_MESSAGES);
     let (cpu, began) = (Cpu::read(&options.brokers), Instant::now());
     let (mut sent, mut seen, mut moved) = (0, 0, Instant::now());
     loop {
@@ -162,14 +189,14 @@ fn pair(options: &Options) -> Result<()> {
             sent += 1;
         }
     }
-    report(options, &cpu, began, &[("size", options.size as f64)]);
+    report(options, &cpu, began, &[("size", options.trickle.size as f64)]);
     Ok(())
 }
 
 fn request(options: &Options) -> Result<()> {
     let at = options.subscribe_at.as_deref().unwrap_or(&options.server);
     let (far, near) = (open(options, at)?, open(options, &options.server)?);
-    let payload = ZBytes::from(vec![b'x'; options.size]);
+    let payload = ZBytes::from(vec![b'x'; options.trickle.size]);
     let answer = payload.clone();
     let _queryable = far
         .declare_queryable(REQUEST)
