@@ -1,34 +1,55 @@
 #!/usr/bin/env bash
-# What a tenant feels while others flood the link it shares with them: two brokers in network namespaces of their own, a link
-# between them that `tc tbf` shapes, and 100 messages a second of one tenant beside floods of every class and size. Ends with
-# lines "goal <name> <measured> <bound> ok|short"; fails when one is short.
+# What a tenant feels while others flood the link it shares with them: two brokers, a link between them that a token bucket
+# shapes, and 100 messages a second of one tenant beside floods of every class and size; or the same beside the brokers of
+# others. Ends with lines "goal <name> <measured> <bound> ok|short"; fails when one is short.
 set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # A binary that is named is taken as it is.
-BUILD=true
-[ -z "${MESH_BIN:-}" ] || BUILD=false
+BUILD=()
+[ -n "${MESH_BIN:-}" ] || BUILD+=(--bin glocal)
 # shellcheck source=run/lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+source "$HERE/../lib.sh"
 # shellcheck source=run/netns-lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../netns-lib.sh"
+source "$HERE/../netns-lib.sh"
+# shellcheck source=run/bench/peers/brokers-lib.sh
+source "$HERE/peers/brokers-lib.sh"
+# shellcheck source=run/bench/fairness/link-lib.sh
+source "$HERE/fairness/link-lib.sh"
+# shellcheck source=run/bench/fairness/peers-lib.sh
+source "$HERE/fairness/peers-lib.sh"
 
 usage() {
     cat <<'END_OF_USAGE'
-usage: run/bench/fairness.sh [--rate MBIT] [--duration SECONDS] [--rounds N] [--case NAME]… [--flood CLASS:BYTES:TENANTS]…
+usage: run/bench/fairness.sh [--rate MBIT] [--duration SECONDS] [--rounds N] [--case NAME]… [--via netns|proxy]
+                             [--flood CLASS:BYTES:TENANTS]… | --peer NAME… [--write]
 
   --rate N       what the link carries, in Mbit/s; 100
-  --duration S   seconds of each phase of each case; 5
+  --duration S   seconds of each phase of each case; 5, and with --peer 4
   --rounds N     rounds of each case, medians are over them; 3
   --case NAME    only these, by default all of:
-                   shaped    the link is shaped, and the edge is configured with its rate
+                   shaped    the link is shaped, and the edge is configured with its rate; not with --peer
                    measured  the link is shaped, and nobody has told the brokers
                    unshaped  as fast as this machine goes
+  --via WAY      the link: 'netns', network namespaces and 'tc tbf', which needs root; or 'proxy', tbf-proxy over loopback, for
+                 everybody. By default the first that can be had
   --flood F      only these floods, such as live:1024:10 for ten tenants that publish 1 KiB in live
+  --peer NAME    beside the brokers of others, under the raw load of run/bench/peers.sh: nats-2.9, nats-2.15, zenoh, all, or ours
+                 for this broker only; may be repeated. A peer that cannot be installed is left out by name
+  --write        writes the table of --peer into docs/PERFORMANCE.md, between its two markers
 
-MESH_BIN names other brokers than the one that this script builds in target/release, LOAD_BIN another load; KEEP=1 keeps the logs.
+examples:
+  run/bench/fairness.sh                              this broker, every class and size; ten minutes
+  run/bench/fairness.sh --peer all --write           beside others; ten minutes, and twenty once to build zenohd
+  run/bench/fairness.sh --via proxy --case measured --flood live:1024:1 --rounds 1
+
+MESH_BIN, RAW_LOAD_BIN, ZENOH_LOAD_BIN and PROXY_BIN name other binaries than those that this script builds; LOAD_BIN names
+another 'glocal' as the load of floods. KEEP=1 keeps logs and figures.
 END_OF_USAGE
 }
 
-MBIT=100 SECONDS_EACH=5 ROUNDS=3 CASES=() FLOODS=()
+MBIT=100 SECONDS_EACH='' ROUNDS=3 CASES=() FLOODS=() PEERS=() WRITE=false
+# How long after each phase a late message still counts.
+GRACE_SECONDS=10
 while [ $# -gt 0 ]; do
     case $1 in
         --rate) MBIT=${2:?'--rate needs a number'} && shift ;;
@@ -36,48 +57,96 @@ while [ $# -gt 0 ]; do
         --rounds) ROUNDS=${2:?'--rounds needs a number'} && shift ;;
         --case) CASES+=("${2:?'--case needs a name'}") && shift ;;
         --flood) FLOODS+=("${2:?'--flood needs a flood'}") && shift ;;
+        --via) VIA=${2:?'--via needs a way'} && shift ;;
+        --peer) PEERS+=("${2:?'--peer needs a name'}") && shift ;;
+        --write) WRITE=true ;;
         -h | --help) usage && exit 0 ;;
         *) usage >&2 && exit 2 ;;
     esac
     shift
 done
-[ ${#CASES[@]} -gt 0 ] || CASES=(shaped measured unshaped)
+for number in "$MBIT" "${SECONDS_EACH:-1}" "$ROUNDS"; do
+    [[ $number =~ ^[1-9][0-9]*$ ]] || die "'$number' is no whole number" "see $0 --help"
+done
+[ -n "$SECONDS_EACH" ] || { if [ ${#PEERS[@]} -eq 0 ]; then SECONDS_EACH=5; else SECONDS_EACH=4; fi; }
+if [ ${#PEERS[@]} -eq 0 ]; then
+    ! $WRITE || die '--write is for --peer' "see $0 --help"
+    [ ${#CASES[@]} -gt 0 ] || CASES=(shaped measured unshaped)
+else
+    [ ${#FLOODS[@]} -eq 0 ] || die '--flood is not for --peer' "see $0 --help"
+    [ ${#CASES[@]} -gt 0 ] || CASES=(measured unshaped)
+fi
+for case in "${CASES[@]}"; do
+    case $case in
+        measured | unshaped) ;;
+        shaped) [ ${#PEERS[@]} -eq 0 ] || die "'shaped' is not for --peer" 'nobody else can be told the rate of a link' ;;
+        *) die "there is no case '$case'" 'one of shaped, measured, unshaped' ;;
+    esac
+done
+for peer in "${PEERS[@]}"; do
+    case $peer in
+        nats-2.9 | nats-2.15 | zenoh | ours) ;;
+        all) PEERS=(nats-2.9 nats-2.15 zenoh) ;;
+        *) die "there is no peer '$peer'" 'one of nats-2.9, nats-2.15, zenoh, all, ours' ;;
+    esac
+done
 [ ${#FLOODS[@]} -gt 0 ] || FLOODS=({live,ctrl,tele,bulk}:1024:1 bulk:16:1 bulk:65536:1 bulk:1048576:1 live:1024:10)
 
-if $BUILD; then (cd "$REPO" && cargo build --release --quiet --locked --bin glocal); fi
+link_way
+[ -n "${PROXY_BIN:-}" ] || [ "$VIA" = netns ] || BUILD+=(--example tbf-proxy)
+[ -n "${RAW_LOAD_BIN:-}" ] || [ ${#PEERS[@]} -eq 0 ] || BUILD+=(--example raw-load)
+PROXY_BIN=${PROXY_BIN:-$TARGET_DIR/release/examples/tbf-proxy}
+RAW_LOAD_BIN=${RAW_LOAD_BIN:-$TARGET_DIR/release/examples/raw-load}
+ZENOH_LOAD_BIN=${ZENOH_LOAD_BIN:-$TARGET_DIR/peers/zenoh/build/release/zenoh-load}
+if [ ${#BUILD[@]} -gt 0 ]; then (cd "$REPO" && cargo build --release --quiet --locked "${BUILD[@]}"); fi
 need_binary
 LOAD_BIN=${LOAD_BIN:-$MESH_BIN}
-need_netns
-command -v tc >/dev/null || die "'tc' is missing" 'apt-get install iproute2'
+[ ${#PEERS[@]} -eq 0 ] || [ -x "$RAW_LOAD_BIN" ] || die "'$RAW_LOAD_BIN' is not built" 'cargo build --release --example raw-load'
 
 FLOODERS=10
 MESH_DIR=$(mktemp -d "${TMPDIR:-/tmp}/glocal-fairness.XXXXXX")
+WORK=$MESH_DIR NODE=$MESH_DIR/nodes/region-left-broker
 finish() {
     stop_mesh >/dev/null
-    netns_clean
+    stop_brokers
+    link_close
     if [ "$SHORT" -ne 0 ] || [ -n "${KEEP:-}" ]; then say "logs and figures are kept in $MESH_DIR"; else rm -rf "$MESH_DIR"; fi
 }
 trap finish EXIT
+trap 'exit 130' INT TERM
 export GLOCAL_CONFIG_DIR=$MESH_DIR/contexts
 
-# ── Two brokers, a link between them, and a third place that reaches both without it.
+PRESENT=() LEFT_OUT=()
+if [ ${#PEERS[@]} -gt 0 ]; then
+    for peer in "${PEERS[@]}"; do [ "$peer" = ours ] || PRESENT+=("$peer"); done
+    [ ${#PRESENT[@]} -eq 0 ] || "$HERE/peers/install.sh" "${PRESENT[@]}" >"$MESH_DIR/installed"
+    PRESENT=()
+    touch "$MESH_DIR/installed"
+    while IFS=$'\t' read -r name version rest; do
+        if [ "$version" = - ]; then LEFT_OUT+=("$name: $rest"); else PRESENT+=("$name") VERSION[$name]=$version PROGRAM[$name]=$rest; fi
+    done <"$MESH_DIR/installed"
+fi
+for line in "${LEFT_OUT[@]}"; do say "left out: $line" >&2; done
 
-for name in left right load; do netns_add "$name"; done
-netns_join left right shared 10.76.0
-netns_join load left to-left 10.76.1
-netns_join load right to-right 10.76.2
-HTTP_VIA=(in_netns load)
+# ── Two brokers with a link between them, and who connects to them.
 
+link_open
+say "the link is made by $VIA" >&2
+if [ "$VIA" = netns ]; then PORTS=(32010 32011 32012 32080 32010 32011 32012 32080); else mapfile -t PORTS < <(free_ports 8); fi
+HOSTS=$(printf '"%s"\n' localhost "${HOST[@]}" "${LINK_HOST[@]}" | sort -u | paste -sd,)
+
+# node SIDE ROLE HOST PORT…: of the plan.
 node() {
-    printf '[[node]]\nname = "region-%s/broker"\nrole = "%s"\nhosts = ["%s"]\nlisten = "0.0.0.0"\n' "$1" "$2" "$3"
-    printf 'broker_port = 32010\nquic_port = 32011\nbridge_port = 32010\nops_listen = "%s:32080"\n\n' "$3"
+    printf '[[node]]\nname = "region-%s/broker"\nrole = "%s"\nhosts = [%s]\nlisten = "0.0.0.0"\n' "$1" "$2" "$HOSTS"
+    printf 'broker_port = %s\nquic_port = %s\nbridge_port = %s\nops_listen = "%s:%s"\n\n' "$4" "$5" "$6" "$3" "$7"
 }
 {
     printf 'fabric = "fairness"\noperator = "operator"\nsuperusers = []\n\n'
     for side in left right; do printf '[[region]]\nname = "region-%s"\n\n' "$side"; done
-    node left global 10.76.1.2
-    node right region 10.76.2.2
-    printf '[[edge]]\nname = "link"\ndial = "region-right/broker"\naccept = "region-left/broker"\naddress = "10.76.0.1:32010"\ntenants = ["*"]\n\n'
+    node left global "${HOST[left]}" "${PORTS[@]:0:4}"
+    node right region "${HOST[right]}" "${PORTS[@]:4:4}"
+    printf '[[edge]]\nname = "link"\ndial = "region-right/broker"\naccept = "region-left/broker"\naddress = "%s:%s"\ntenants = ["*"]\n\n' \
+        "${LINK_HOST[left]}" "${PORTS[2]}"
     for tenant in victim $(seq -f 'flood%g' $FLOODERS); do
         printf '[[tenant]]\nid = "%s"\nregions = ["region-left", "region-right"]\n\n' "$tenant"
         for side in left right; do printf '[[agent]]\nname = "agent"\nregion = "region-%s"\ntenant = "%s"\n\n' "$side" "$tenant"; done
@@ -85,10 +154,10 @@ node() {
 } >"$MESH_DIR/fabric.toml"
 make_fabric
 
-declare -A AT=([left]=10.76.1.2:32010 [right]=10.76.2.2:32010)
+declare -A NATIVE_AT=([left]=${HOST[left]}:${PORTS[0]} [right]=${HOST[right]}:${PORTS[4]})
 for tenant in victim $(seq -f 'flood%g' $FLOODERS); do
     for side in left right; do
-        "$MESH_BIN" context add "$tenant-$side" --server "${AT[$side]}" --root "$MESH_DIR/agents/$tenant/root.pem" \
+        "$MESH_BIN" context add "$tenant-$side" --server "${NATIVE_AT[$side]}" --root "$MESH_DIR/agents/$tenant/root.pem" \
             --cert "$MESH_DIR/agents/$tenant/agent@region-$side.pem" --key "$MESH_DIR/agents/$tenant/agent@region-$side.key" >/dev/null
     done
 done
@@ -96,12 +165,16 @@ done
 # start RATE|'': both brokers, the edge configured with the rate if one is given.
 start() {
     local side config
+    dial left "${PORTS[2]}"
+    sed -i "s|^addresses = .*|addresses = [\"$DIAL_AT\"]|" "$MESH_DIR/nodes/region-right-broker/node.toml"
     for side in left right; do
         config=$MESH_DIR/nodes/region-$side-broker/node.toml
         sed -i '/^rate = /d' "$config"
         [ -z "$1" ] || sed -i "s|^name = \"link\"\$|&\nrate = \"$1\"|" "$config"
         mkdir -p "$MESH_DIR/run"
-        printf '#!/usr/bin/env bash\nexec ip netns exec %q %q "$@"\n' "$(netns "$side")" "$MESH_BIN" >"$MESH_DIR/run/$side.sh"
+        if [ "$VIA" = netns ]; then printf '#!/usr/bin/env bash\nexec ip netns exec %q %q "$@"\n' "$(netns "$side")" "$MESH_BIN"; else
+            printf '#!/usr/bin/env bash\nexec %q "$@"\n' "$MESH_BIN"
+        fi >"$MESH_DIR/run/$side.sh"
         chmod +x "$MESH_DIR/run/$side.sh"
         NODE_BIN=$MESH_DIR/run/$side.sh start_node "region-$side-broker"
     done
@@ -110,27 +183,19 @@ start() {
     done
 }
 
-# shape on|off: the link, in both directions. The buffer holds a third of a second, as a socket's or a router's does.
-shape() {
-    local side
-    for side in left right; do
-        ip netns exec "$(netns $side)" tc qdisc del dev shared root 2>/dev/null || true
-        [ "$1" = off ] || ip netns exec "$(netns $side)" tc qdisc add dev shared root tbf rate "${MBIT}mbit" burst 16kb limit 4mb
-    done
-}
-
 # resident SIDE: kilobytes of a broker's memory.
 resident() { awk '/^VmRSS:/ { print $2 }' "/proc/$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$(ready_file "region-$1-broker")")/status"; }
 
-# field FILE PATH: medians of one figure of all lines of a file of reports.
+# field FILE PATH [median|sum|least|greatest]: of one figure of all lines of a file of reports, '-' where it is in none.
 field() { python3 -c '
 import json, statistics, sys
 values = []
 for line in open(sys.argv[1]):
     value = json.loads(line)
     for key in sys.argv[2].split("."): value = value[key]
-    values.append(value)
-print(round(statistics.median(values)) if sys.argv[3] == "median" else sum(values))' "$1" "$2" "${3:-median}"; }
+    if value is not None: values.append(value)
+how = dict(median=statistics.median, sum=sum, least=min, greatest=max)[sys.argv[3]]
+print(round(how(values)) if values else "-")' "$1" "$2" "${3:-median}"; }
 
 # measure CASE CLASS SIZE TENANTS
 measure() {
@@ -139,7 +204,7 @@ measure() {
     for ((n = 1; n <= $4; n++)); do floods+=(--flood "flood$n-left:flood$n-right"); done
     before=$(resident left)
     for ((n = 0; n < ROUNDS; n++)); do
-        in_netns load "$LOAD_BIN" bench flood-and-victim --context victim-left --to victim-right "${floods[@]}" --duration "$SECONDS_EACH" \
+        in_place load "$LOAD_BIN" bench flood-and-victim --context victim-left --to victim-right "${floods[@]}" --duration "$SECONDS_EACH" \
             --grace 3 --flood-class "$2" --flood-size "$3" --json >>"$reports" 2>>"$MESH_DIR/bench.err" || die "$name: $(tail -n 3 "$MESH_DIR/bench.err")"
     done
     after=$(resident left)
@@ -159,19 +224,45 @@ measure() {
     } >>"$MESH_DIR/goals"
 }
 
-printf '%-9s %-5s %8s %3s  %9s %9s  %5s  %8s  %8s\n' case class size by 'p99 alone' 'p99 us' lost Mbit/s 'grown MiB'
-for case in "${CASES[@]}"; do
-    case $case in
-        shaped) shape on && start "$MBIT Mbit/s" ;;
-        measured) shape on && start '' ;;
-        unshaped) shape off && start '' ;;
-        *) die "there is no case '$case'" 'one of shaped, measured, unshaped' ;;
-    esac
-    for flood in "${FLOODS[@]}"; do
-        IFS=: read -r class size tenants <<<"$flood"
-        measure "$case" "$class" "$size" "$tenants"
+# Every case and flood of this broker.
+floods_run() {
+    local case flood class size tenants
+    printf '%-9s %-5s %8s %3s  %9s %9s  %5s  %8s  %8s\n' case class size by 'p99 alone' 'p99 us' lost Mbit/s 'grown MiB'
+    for case in "${CASES[@]}"; do
+        case $case in
+            shaped) shape on && start "$MBIT Mbit/s" ;;
+            measured) shape on && start '' ;;
+            unshaped) shape off && start '' ;;
+        esac
+        for flood in "${FLOODS[@]}"; do
+            IFS=: read -r class size tenants <<<"$flood"
+            measure "$case" "$class" "$size" "$tenants"
+        done
+        stop_mesh >/dev/null
+        link_rest
     done
-    stop_mesh >/dev/null
-done
+}
+
+# The table of peers, into the document.
+write() {
+    local document=$REPO/docs/PERFORMANCE.md line
+    {
+        printf 'Medians of %s rounds of %s s (least–greatest), brokers in turns, each started afresh for each round; the link is made by %s; the machine\n' \
+            "$ROUNDS" "$SECONDS_EACH" "$(if [ "$VIA" = netns ]; then printf 'tc tbf'; else printf 'tbf-proxy'; fi)"
+        printf 'had a load of %s before.\n\n' "$BUSY"
+        cat "$MESH_DIR/table"
+        printf '\n'
+        for line in "${LEFT_OUT[@]}"; do printf 'Left out: %s.\n\n' "$line"; done
+    } >"$MESH_DIR/written"
+    [ "$(grep -c '^<!-- /\{0,1\}fairness -->$' "$document")" -eq 2 ] || die "$document has lost its markers"
+    sed -e "/^<!-- fairness -->\$/r $MESH_DIR/written" -e '/^<!-- fairness -->$/,/^<!-- \/fairness -->$/{/^<!-- /!d}' "$document" >"$MESH_DIR/document"
+    cat "$MESH_DIR/document" >"$document"
+}
+
+# What else the machine does, before this script adds to it.
+BUSY=$(cut -d ' ' -f 1 /proc/loadavg)
+: >"$MESH_DIR/goals"
+if [ ${#PEERS[@]} -eq 0 ]; then floods_run; else peers_run "${PRESENT[@]}"; fi
+! $WRITE || write
 cat "$MESH_DIR/goals"
 [ "$SHORT" -eq 0 ]

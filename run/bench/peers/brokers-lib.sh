@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Starting the brokers of run/bench/peers.sh, each with the same certificates and on the first processor. Sourced, never run.
+# Starting the brokers of run/bench/peers.sh, each with the same certificates, and on the first processor unless BROKER_IN
+# says otherwise. Sourced, never run.
 #
 # A start function takes a name, and sets for it AT (where clients connect), PID, and with a link FAR_AT and FAR_PID as
 # well: there the publisher's broker, which dials, is AT, and the subscriber's is FAR_AT.
@@ -9,6 +10,8 @@
 
 declare -A AT=() PID=() FAR_AT=() FAR_PID=() MIDDLE_PID=() VERSION=() PROGRAM=()
 STARTED=()
+# What brokers run behind, in place of the shell, and the address on which they take clients.
+BROKER_IN=(on 0) BROKER_HOST=127.0.0.1
 
 # on PROCESSOR COMMAND…: in place of this shell.
 on() { local cpu=$1 && shift; if [ "$(nproc)" -ge 2 ] && command -v taskset >/dev/null; then exec taskset -c "$cpu" "$@"; else exec "$@"; fi; }
@@ -17,14 +20,18 @@ on() { local cpu=$1 && shift; if [ "$(nproc)" -ge 2 ] && command -v taskset >/de
 broker() {
     local log=$1
     shift
-    (on 0 "$@") >"$log" 2>&1 </dev/null &
+    ("${BROKER_IN[@]}" "$@") >"$log" 2>&1 </dev/null &
     BROKER_PID=$!
     STARTED+=("$BROKER_PID")
 }
 
+# What was started and has not been ended: its number is given to nobody else before.
 end_process() {
+    local pid left=()
     kill "$1" 2>/dev/null || true
     wait "$1" 2>/dev/null || true
+    for pid in "${STARTED[@]}"; do [ "$pid" = "$1" ] || left+=("$pid"); done
+    STARTED=("${left[@]}")
 }
 
 # stop_broker NAME
@@ -41,7 +48,9 @@ stop_brokers() {
 
 did_not_start() { die "$1 did not start: $(tail -n 5 "$2")"; }
 
-listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+# Looked at from where clients are: HTTP_VIA of lib.sh.
+# shellcheck disable=SC2016 # the inner shell expands them
+listens() { "${HTTP_VIA[@]}" bash -c 'exec 3<>"/dev/tcp/$1/$2"' _ "$BROKER_HOST" "$1" 2>/dev/null; }
 
 # await_port NAME PORT LOG
 await_port() { wait_for 30 listens "$2" || did_not_start "$1" "$3"; }
@@ -98,10 +107,16 @@ start_relay() {
 
 nats_tls() { printf 'tls { cert_file: "%s/node.pem", key_file: "%s/node.key", ca_file: "%s/root.pem", verify: true }\n' "$NODE" "$NODE" "$NODE"; }
 
-# nats_broker NAME SUFFIX PEER PORT: runs with what is in its configuration besides the client's port.
+# nats_broker NAME SUFFIX PEER PORT: runs with what is in its configuration besides the client's port. With NATS_MAP=true,
+# certificates say which user a client is.
 nats_broker() {
-    local conf=$WORK/$1.$2.conf log=$WORK/$1.$2.log
-    { printf 'server_name: "%s-%s"\nlisten: "127.0.0.1:%s"\n' "$1" "$2" "$4" && nats_tls && cat; } >"$conf"
+    local conf=$WORK/$1.$2.conf log=$WORK/$1.$2.log verify=verify
+    ! ${NATS_MAP:-false} || verify=verify_and_map
+    {
+        printf 'server_name: "%s-%s"\nlisten: "%s:%s"\n' "$1" "$2" "$BROKER_HOST" "$4"
+        nats_tls | sed "s/verify: true/$verify: true/"
+        cat
+    } >"$conf"
     broker "$log" "${PROGRAM[$3]}" -c "$conf"
     wait_for 10 grep -q 'Server is ready' "$log" || did_not_start "$1" "$log"
 }
@@ -205,7 +220,7 @@ zenoh_broker() {
     cat >"$conf" <<END
 {
     mode: "router",
-    listen: { endpoints: ["tls/127.0.0.1:$3"$4] },
+    listen: { endpoints: ["tls/$BROKER_HOST:$3"$4] },
     connect: { endpoints: [$5] },
     scouting: { multicast: { enabled: false } },
     transport: {
