@@ -247,9 +247,9 @@ floods_run() {
 write() {
     local document=$REPO/docs/PERFORMANCE.md line
     {
-        printf 'Medians of %s rounds of %s s (least–greatest), brokers in turns, each started afresh for each round; the link is made by %s; the machine\n' \
+        printf 'Medians of %s rounds of %s s (least–greatest), brokers in turns, each started afresh for each round; the link is made by %s, TCP keeps\n' \
             "$ROUNDS" "$SECONDS_EACH" "$(if [ "$VIA" = netns ]; then printf 'tc tbf'; else printf 'tbf-proxy'; fi)"
-        printf 'had a load of %s before.\n\n' "$BUSY"
+        printf 'to its pace by %s, the machine had a load of %s before.\n\n' "$(cat /proc/sys/net/ipv4/tcp_congestion_control 2>/dev/null || printf '?')" "$BUSY"
         cat "$MESH_DIR/table"
         printf '\n'
         for line in "${LEFT_OUT[@]}"; do printf 'Left out: %s.\n\n' "$line"; done
