@@ -230,14 +230,15 @@ impl Sub {
         self.delivered.load(Ordering::Relaxed) >= self.max.load(Ordering::Relaxed)
     }
 
-    /// Counts one delivery of a subscription that has no end; `false` where it has one, and nothing is counted.
+    /// Whether it has no maximum.
     #[must_use]
-    pub fn deliver_one_of_any(&self) -> bool {
-        let endless = self.max.load(Ordering::Relaxed) == u64::MAX;
-        if endless {
-            self.delivered.fetch_add(1, Ordering::Relaxed);
-        }
-        endless
+    pub fn is_endless(&self) -> bool {
+        self.max.load(Ordering::Relaxed) == u64::MAX
+    }
+
+    /// Counts deliveries of a subscription that has no maximum.
+    pub fn count(&self, deliveries: u64) {
+        self.delivered.fetch_add(deliveries, Ordering::Relaxed);
     }
 
     /// Counts one delivery.

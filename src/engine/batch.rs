@@ -37,7 +37,10 @@ mod item;
 mod refused;
 mod room;
 
-use again::Head;
+#[cfg(test)]
+pub(crate) use again::testing;
+pub(crate) use again::{Decided, Only, SINGLE_FRAME_BROKERS};
+use again::{Head, Written};
 use delivery_ext::DeliveryExt;
 use item::{Frame, Item, Kind, append};
 use refused::Refused;
@@ -139,6 +142,9 @@ pub struct Batch {
     line: LastLine,
     /// What the last message was written with, for one more like it.
     head: Head,
+    /// Frames that the message at hand was written in, and where the last of them is.
+    frames: u32,
+    written: Written,
     /// The shared tail of the message at hand, made for its first target that wants one.
     shared_tail: Option<Bytes>,
     /// The same for sessions of the text protocol.
@@ -162,6 +168,7 @@ impl Batch {
     pub fn begin(&mut self) {
         self.shared_tail = None;
         self.shared_text_tail = None;
+        self.frames = 0;
     }
 
     /// Says how many bytes are about to be worked on. What comes of them is mostly for one target, whose chunk is made for
@@ -337,6 +344,7 @@ impl Batch {
                     *reserved += whole;
                     *free = free.saturating_sub(whole);
                 }
+                (self.frames, self.written) = (self.frames + 1, Written::Port(index));
                 let frame = Frame { bytes, tail, admitted, seq: 0 };
                 append(&mut target.items, frame, Kind::of(message), |()| true, || ());
             }
@@ -386,6 +394,7 @@ impl Batch {
             };
             let same = |last: &Handles| last.are(message.sender, used());
             let handles = || Handles { brokers: used().collect(), sender: Some(Arc::clone(message.sender)) };
+            (self.frames, self.written) = (self.frames + 1, Written::Link(index));
             let frame = Frame { bytes, tail, admitted: false, seq: message.seq };
             append(&mut target.items, frame, Kind::of(message), same, handles);
         } else {

@@ -21,7 +21,7 @@ use glocal_core::time::Time;
 use hashbrown::HashSet;
 
 use crate::advisory::Event;
-use crate::batch::{Batch, Message};
+use crate::batch::{Batch, Message, Only};
 use crate::driver::Command;
 use crate::sender::Sender;
 use crate::shared::Shared;
@@ -199,6 +199,8 @@ pub struct Client {
     waiting: Option<Time>,
     toll: Option<Toll>,
     accepted: Accepted,
+    /// What became of the last publish that another one can be like.
+    again: Option<Published>,
     /// Tenants for which this session has said that it publishes.
     publishes: HashSet<TenantKey>,
     /// Whether its own tenant is among them.
@@ -225,6 +227,7 @@ impl Client {
             waiting: None,
             toll: tenant.map(|tenant| Toll::new(tenant, now)),
             accepted: Accepted::default(),
+            again: None,
             publishes: HashSet::new(),
             publishes_at_home: false,
         }
@@ -390,16 +393,18 @@ impl Client {
         for (session, sid) in effects.batch.finished.drain(..) {
             effects.commands.push(Command::Unsubscribe { session, sid, max: None });
         }
-        if let Some((sub, number)) = route.sole().filter(|_| !fresh && is_plain(outgoing, route.class())) {
-            effects.batch.keep_head((self.sender.handle(), number), sub, outgoing.payload.len());
-        }
         let published = published(outgoing, route, reached);
+        let repeats = !fresh && reached.targets > 0 && is_plain(outgoing, route.class());
+        if let Some((only, number)) = route.only().filter(|_| repeats) {
+            effects.batch.keep_head((self.sender.handle(), number), only, outgoing.payload.len());
+            self.again = Some(published);
+        }
         effects.batch.relieve(shared, now);
         Ok(published)
     }
 
-    /// Publishes what differs from the last message in its payload at most, where that is for one subscription here: what
-    /// [`Self::publish`] would do, for a third of the work. `None` where it is not so, and nothing was done.
+    /// Publishes what differs from the last message in its payload at most, where that goes to one subscription here or over
+    /// one edge: what [`Self::publish`] would do, for a third of the work. `None` where it is not so, and nothing was done.
     fn publish_again(
         &mut self,
         shared: &Shared,
@@ -409,23 +414,26 @@ impl Client {
         effects: &mut Effects,
     ) -> Option<Published> {
         let route = self.cache.again(shared, class, outgoing.name)?;
-        let (sub, number) = route.sole()?;
+        let (only, number) = route.only()?;
         let (tenant, class) = (route.tenant(), route.class());
-        let echoes = self.port.echo() || sub.port().id() != self.port.id();
-        if !echoes || !is_plain(outgoing, class) || !tenant.replies().is_empty() {
+        let may = match only {
+            Only::Sub(sub) => self.port.echo() || sub.port().id() != self.port.id(),
+            Only::Edge(edge) => edge.may_send(tenant.key()),
+        };
+        if !may || !is_plain(outgoing, class) || !tenant.replies().is_empty() {
             return None;
         }
-        if !effects.batch.again((self.sender.handle(), number), sub, tenant, class, outgoing.payload) {
+        let published = self.again?;
+        let seq = self.seqs.get_mut(class.index())?;
+        if !effects.batch.again((self.sender.handle(), number), only, outgoing.payload, *seq + 1) {
             return None;
         }
+        *seq += 1;
         self.turn = self.turn.wrapping_add(1);
-        if let Some(seq) = self.seqs.get_mut(class.index()) {
-            *seq += 1;
-        }
         self.waiting = None;
         self.accepted.add(tenant, class, outgoing.payload.len(), true);
         effects.batch.relieve(shared, now);
-        Some(Published { class, targets: 1, no_responders: false, pending: false })
+        Some(published)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use glocal_core::edge::Edge;
 use glocal_core::identity::Principal;
 use glocal_core::interest::presence::Record;
@@ -32,6 +32,8 @@ use crate::batch::Batch;
 use crate::driver::Command;
 use crate::sender::{Delivered, Sender};
 use crate::shared::Shared;
+
+use again::Like;
 
 /// Why a bridge must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -207,6 +209,11 @@ struct Lane {
     cache: HashMap<Box<[u8]>, Match>,
     /// What the cached matches hold together.
     cache_weight: usize,
+    /// What the last message shows of one more like it, with all that came before its payload.
+    like: Option<Like>,
+    head: Vec<u8>,
+    /// Messages of which so much was noted.
+    decisions: u64,
 }
 
 /// One data stream of a bridge.
@@ -304,6 +311,9 @@ impl LaneReader {
                 senders: HashMap::new(),
                 cache: HashMap::new(),
                 cache_weight: 0,
+                like: None,
+                head: Vec::new(),
+                decisions: 0,
             },
         );
         if refused {
@@ -357,7 +367,13 @@ impl Lane {
             self.tenant = None;
             return Ok(());
         }
-        while let Some(frame) = self.buffer.next_frame(&mut bytes)? {
+        loop {
+            if let Some(taken) = self.take_again(incoming, &tenant, &bytes, turn, now, &mut arrivals.batch) {
+                bytes.advance(taken);
+                continue;
+            }
+            let Some(frame) = self.buffer.next_frame(&mut bytes)? else { return Ok(()) };
+            self.like = None;
             match next_frame(&frame, &FrameLimits::open(incoming.shared.max_payload_bytes))? {
                 Next::Need(_) => return Err(FrameError::Truncated.into()),
                 Next::Control { kind, body, .. } => {
@@ -365,13 +381,17 @@ impl Lane {
                         self.on_control(incoming, &tenant, control, now, arrivals)?;
                     }
                 }
-                Next::Data { frame, .. } => {
+                Next::Data { frame: data, .. } => {
                     *turn = turn.wrapping_add(1);
-                    self.on_relay(incoming, &tenant, &frame, (*turn, bringer), now, &mut arrivals.batch)?;
+                    self.on_relay(incoming, &tenant, &data, (*turn, bringer), now, &mut arrivals.batch)?;
+                    let before = frame.len().saturating_sub(data.payload.len());
+                    if self.like.is_some() {
+                        self.head.clear();
+                        self.head.extend_from_slice(frame.get(..before).unwrap_or_default());
+                    }
                 }
             }
         }
-        Ok(())
     }
 
     fn on_control(
@@ -441,6 +461,7 @@ impl Lane {
     }
 }
 
+mod again;
 mod relay;
 mod routed;
 #[cfg(test)]

@@ -399,6 +399,30 @@ pub fn fit_payload(head: &mut [u8], from: usize, to: usize) -> bool {
     }
 }
 
+/// Changes the sequence number in `head`, which is what a frame begins with. `false` where it has none.
+#[must_use]
+pub fn renumber(head: &mut [u8], seq: u64) -> bool {
+    let has_seq = head.get(5).is_some_and(|flags| flags & FLAG_SEQ != 0);
+    let Some(field) = head.get_mut(PREFIX_BYTES..PREFIX_BYTES + 8).filter(|_| has_seq) else { return false };
+    field.copy_from_slice(&seq.to_le_bytes());
+    true
+}
+
+/// Payload and sequence number of the frame at the front of `bytes`, where nothing but these and its length is other than in
+/// `head`, which is everything before the payload of a frame with a sequence number. `None` where it is another one, or is not
+/// complete.
+#[must_use]
+pub fn like<'b>(bytes: &'b [u8], head: &[u8]) -> Option<(&'b [u8], u64)> {
+    let (length, _) = bytes.split_first_chunk::<4>()?;
+    let frame = bytes.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?.checked_add(4)?)?;
+    let (before, payload) = frame.split_at_checked(head.len())?;
+    let (prefix, rest) = before.split_first_chunk::<PREFIX_BYTES>()?;
+    let (same_prefix, same_rest) = head.split_first_chunk::<PREFIX_BYTES>()?;
+    let (seq, rest) = rest.split_first_chunk::<8>()?;
+    let is_like = prefix[4..] == same_prefix[4..] && Some(rest) == same_rest.get(8..) && prefix[5] & FLAG_SEQ != 0;
+    is_like.then(|| (payload, u64::from_le_bytes(*seq)))
+}
+
 #[inline]
 fn length(part: &'static str, bytes: usize, max: usize) -> Result<u16, EncodeError> {
     match u16::try_from(bytes) {

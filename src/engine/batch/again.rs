@@ -1,27 +1,54 @@
-//! One message more like the last one: of the same sender, decided on once, for one subscription here. All but its payload
-//! is known then, and what is written before it lies ready.
+//! One message more like the last one: of the same sender, decided on once, for one subscription here or over one edge. All
+//! but its payload and its number is known then, and what is written before it lies ready.
 
 use std::sync::Arc;
 
-use glocal_core::limits::{QUEUED_FRAME_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN};
-use glocal_core::name::Class;
+use bytes::BytesMut;
+use glocal_core::edge::Edge;
+use glocal_core::limits::{QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::port::{Dialect, Sub};
-use glocal_core::tenant::Tenant;
-use glocal_wire::data::fit_payload;
+use glocal_wire::data::{fit_payload, renumber};
 
-use super::item::{Frame, Kind, append};
+use super::item::Item;
 use super::{Batch, Target};
 
-/// What decides on everything of a message but its payload: a sender's handle, and which of its decisions it was.
+/// What decides on everything of a message but its payload: a sender's handle, and which of the decisions it was that are
+/// made for it where it comes in.
 pub(crate) type Decided = (u32, u64);
+
+/// So many target brokers without groups go into one frame whatever else is in it.
+pub(crate) const SINGLE_FRAME_BROKERS: usize = 4;
+
+/// Where the only copy of a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Only<'t> {
+    /// To one subscription here.
+    Sub(&'t Sub),
+    /// Over an edge, in one frame for all brokers behind it that it is for.
+    Edge(&'t Edge),
+}
+
+/// The target that a message was written for, by its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Written {
+    /// None, or more than one.
+    #[default]
+    Otherwise,
+    /// A session.
+    Port(usize),
+    /// A link.
+    Link(usize),
+}
 
 /// What the last message was written with.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     /// Whose it is; nobody's once its target has been given everything.
     of: Option<Decided>,
-    /// The place of the target.
-    port: usize,
+    /// The target.
+    at: Written,
+    /// How many entries the target has, the last of which it is in.
+    items: usize,
     /// What precedes the payload.
     before: Vec<u8>,
     /// What follows it.
@@ -35,76 +62,161 @@ impl Head {
     pub(super) const fn forget(&mut self) {
         self.of = None;
     }
+
+    /// Whether `before` is made to fit another payload.
+    fn fit(&mut self, payload_bytes: usize) -> bool {
+        let fits = payload_bytes == self.payload_bytes
+            || (self.after.is_empty() && fit_payload(&mut self.before, self.payload_bytes, payload_bytes));
+        if fits {
+            self.payload_bytes = payload_bytes;
+        }
+        fits
+    }
+
+    /// Takes what precedes the payload from where the last message of a target was written.
+    fn take<T, H>(&mut self, target: &Target<T, H>, payload_bytes: usize) -> Option<()> {
+        let last = target.items.last().filter(|last| last.tail.is_none() && last.ttl_ms.is_none() && !last.admitted)?;
+        let begin = target.chunk.len().checked_sub(last.last_bytes)?;
+        let end = target.chunk.len().checked_sub(payload_bytes + self.after.len())?;
+        self.before.clear();
+        self.before.extend_from_slice(target.chunk.get(begin..end)?);
+        (self.payload_bytes, self.items) = (payload_bytes, target.items.len());
+        Some(())
+    }
+
+    /// Appends a message. Returns its bytes, or `None`, where another one came between.
+    fn write<T, H: Clone>(&mut self, target: &mut Target<T, H>, payload: &[u8], seq: u64) -> Option<usize> {
+        let bytes = self.before.len() + payload.len() + self.after.len();
+        join(&mut target.items, self.items, bytes, seq)?;
+        self.items = target.items.len();
+        append(&mut target.chunk, &self.before, payload, self.after, bytes);
+        Some(bytes)
+    }
 }
 
 impl Batch {
-    /// Whether one message more like the last one would be written as such.
-    #[cfg(test)]
-    pub(crate) const fn repeats(&self) -> bool {
-        self.head.of.is_some()
-    }
-
-    /// Has the next message written as if it were the first.
-    #[cfg(test)]
-    pub(crate) const fn forget_head(&mut self) {
+    /// Keeps what the message that was collected last begins with, which went nowhere else than to `only`, in one frame. It
+    /// has neither reply subject nor headers nor a time to live, and is of a class that nobody acknowledges.
+    pub(crate) fn keep_head(&mut self, of: Decided, only: Only<'_>, payload_bytes: usize) {
         self.head.forget();
-    }
-
-    /// Keeps what the message that was collected last, in one frame for one subscription, begins with. It has neither
-    /// reply subject nor headers nor a time to live.
-    pub(crate) fn keep_head(&mut self, of: Decided, sub: &Sub, payload_bytes: usize) {
-        self.head.forget();
-        let after: &[u8] = match sub.port().dialect() {
-            Dialect::Native => b"",
-            Dialect::Nats { .. } => b"\r\n",
+        self.head.after = match only {
+            Only::Sub(sub) if matches!(sub.port().dialect(), Dialect::Nats { .. }) => b"\r\n",
+            Only::Sub(_) | Only::Edge(_) => b"",
         };
-        let Some(target) = self.ports.get(self.last_port).filter(|target| Arc::ptr_eq(&target.to, sub.port())) else {
-            return;
-        };
-        let Some(last) = target.items.last().filter(|last| last.tail.is_none()) else { return };
-        let rest = payload_bytes + after.len();
-        let begin = target.chunk.len().checked_sub(last.last_bytes);
-        let end = target.chunk.len().checked_sub(rest);
-        let Some(before) = begin.zip(end).and_then(|(begin, end)| target.chunk.get(begin..end)) else { return };
-        self.head.before.clear();
-        self.head.before.extend_from_slice(before);
-        (self.head.after, self.head.payload_bytes, self.head.port) = (after, payload_bytes, self.last_port);
-        self.head.of = Some(of);
-    }
-
-    /// Collects a message that differs from the last one in its payload at most. `false` where that cannot be: nothing was
-    /// collected or counted then.
-    pub(crate) fn again(&mut self, of: Decided, sub: &Sub, tenant: &Arc<Tenant>, class: Class, payload: &[u8]) -> bool {
-        if self.head.of != Some(of) || payload.len() >= SHARED_PAYLOAD_BYTES_MIN {
-            return false;
-        }
-        let Some(target) = self.ports.get_mut(self.head.port) else { return false };
-        if payload.len() != self.head.payload_bytes {
-            if !self.head.after.is_empty()
-                || !fit_payload(&mut self.head.before, self.head.payload_bytes, payload.len())
-            {
-                return false;
+        self.head.at = if self.frames == 1 { self.written } else { Written::Otherwise };
+        let kept = match (only, self.head.at) {
+            (Only::Sub(sub), Written::Port(at)) => {
+                let target = self.ports.get(at).filter(|target| Arc::ptr_eq(&target.to, sub.port()));
+                target.and_then(|target| self.head.take(target, payload_bytes))
             }
-            self.head.payload_bytes = payload.len();
-        }
-        if !sub.deliver_one_of_any() {
+            (Only::Edge(edge), Written::Link(at)) => {
+                let target = self.links.get(at).filter(|target| target.to.edge().key() == edge.key());
+                target.and_then(|target| self.head.take(target, payload_bytes))
+            }
+            _ => None,
+        };
+        self.head.of = kept.map(|()| of);
+    }
+
+    /// Whether [`Self::again`] would write a message with such a payload now.
+    pub(crate) fn fits(&mut self, of: Decided, only: Only<'_>, payload_bytes: usize) -> bool {
+        let entries = match self.head.at {
+            Written::Port(at) => self.ports.get(at).map(|target| target.items.len()),
+            Written::Link(at) => self.links.get(at).map(|target| target.items.len()),
+            Written::Otherwise => None,
+        };
+        #[cfg(test)]
+        if testing::is_off() {
             return false;
         }
-        self.held += write(target, &self.head, tenant, class, payload) + QUEUED_FRAME_OVERHEAD_BYTES;
-        true
+        self.head.of == Some(of)
+            && entries == Some(self.head.items)
+            && payload_bytes < SHARED_PAYLOAD_BYTES_MIN
+            && self.head.fit(payload_bytes)
+            && match only {
+                Only::Sub(sub) => sub.is_endless(),
+                Only::Edge(_) => true,
+            }
+    }
+
+    /// Collects a message that differs from the last one in its payload and its number at most. `false` where that cannot
+    /// be: nothing was collected or counted then.
+    pub(crate) fn again(&mut self, of: Decided, only: Only<'_>, payload: &[u8], seq: u64) -> bool {
+        if !self.fits(of, only, payload.len()) {
+            return false;
+        }
+        let head = &mut self.head;
+        let written = match (only, head.at) {
+            (Only::Sub(sub), Written::Port(at)) => self.ports.get_mut(at).and_then(|target| {
+                let written = head.write(target, payload, 0);
+                sub.count(u64::from(written.is_some()));
+                written
+            }),
+            (Only::Edge(_), Written::Link(at)) if renumber(&mut head.before, seq) => {
+                self.links.get_mut(at).and_then(|target| head.write(target, payload, seq))
+            }
+            _ => None,
+        };
+        self.held += written.map_or(0, |bytes| bytes + QUEUED_FRAME_OVERHEAD_BYTES);
+        #[cfg(test)]
+        testing::took(written.is_some());
+        written.is_some()
     }
 }
 
-/// Appends the frame and returns its bytes.
-fn write<T>(target: &mut Target<T, ()>, head: &Head, tenant: &Arc<Tenant>, class: Class, payload: &[u8]) -> usize {
-    let bytes = head.before.len() + payload.len() + head.after.len();
-    target.chunk.reserve(bytes);
-    target.chunk.extend_from_slice(&head.before);
-    target.chunk.extend_from_slice(payload);
-    if !head.after.is_empty() {
-        target.chunk.extend_from_slice(head.after);
+fn append(chunk: &mut BytesMut, before: &[u8], payload: &[u8], after: &[u8], bytes: usize) {
+    chunk.reserve(bytes);
+    chunk.extend_from_slice(before);
+    chunk.extend_from_slice(payload);
+    if !after.is_empty() {
+        chunk.extend_from_slice(after);
     }
-    let kind = Kind { tenant, class, ttl_ms: None };
-    append(&mut target.items, Frame { bytes, tail: None, admitted: false, seq: 0 }, kind, |()| true, || ());
-    bytes
+}
+
+/// Notes a frame like the last of `count`, in the same entry or in one more like it.
+fn join<H: Clone>(items: &mut Vec<Item<H>>, count: usize, bytes: usize, seq: u64) -> Option<()> {
+    let is_last = items.len() == count;
+    let last = items.last_mut().filter(|_| is_last)?;
+    if last.bytes + bytes <= RUN_BYTES_MAX {
+        last.bytes += bytes;
+        last.frames += 1;
+        last.last_bytes = bytes;
+    } else {
+        let (tenant, handles) = (Arc::clone(&last.tenant), last.handles.clone());
+        let more = Item { tenant, handles, bytes, seq, tail: None, frames: 1, last_bytes: bytes, ..*last };
+        items.push(more);
+    }
+    Some(())
+}
+
+/// What tests want to know of it.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::cell::Cell;
+
+    thread_local! {
+        static OFF: Cell<bool> = const { Cell::new(false) };
+        static TAKEN: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn is_off() -> bool {
+        OFF.get()
+    }
+
+    pub(super) fn took(one: bool) {
+        TAKEN.set(TAKEN.get() + usize::from(one));
+    }
+
+    /// Messages of this thread that were written as one more like the last one.
+    pub(crate) fn taken_again() -> usize {
+        TAKEN.get()
+    }
+
+    /// Runs something in which every message is looked at for itself.
+    pub(crate) fn without_again<T>(run: impl FnOnce() -> T) -> T {
+        OFF.set(true);
+        let result = run();
+        OFF.set(false);
+        result
+    }
 }

@@ -16,6 +16,7 @@ use glocal_core::table::Match;
 use glocal_core::tenant::Tenant;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::batch::{Only, SINGLE_FRAME_BROKERS};
 use crate::shared::Shared;
 
 /// A permitted destination with everybody who wants it. Made from a permit alone; holds for one policy epoch and one
@@ -30,8 +31,31 @@ pub(crate) struct Route {
     found: Match,
     /// Which of the session's decisions it was.
     number: u64,
-    /// Whether one subscription of one session here is all there is, and no observer.
-    is_sole: bool,
+    /// Where the only copy goes, if there is one copy.
+    single: Option<Single>,
+}
+
+/// Where the only copy of a message goes.
+#[derive(Clone, Copy, Debug)]
+enum Single {
+    /// To the only subscription of the only session; it is no observer.
+    Sub,
+    /// Over the only edge, in one frame, and not only to observers.
+    Edge,
+}
+
+impl Single {
+    fn of(found: &Match) -> Option<Self> {
+        let is_sub = |subs: &[Arc<Sub>]| matches!(subs, [sub] if !sub.is_observer());
+        if !found.groups.is_empty() || !found.missed.is_empty() || !found.observers.is_empty() {
+            return None;
+        }
+        match (&*found.ports, &*found.edges) {
+            ([target], []) if is_sub(&target.subs) => Some(Self::Sub),
+            ([], [edge]) if edge.brokers.len() <= SINGLE_FRAME_BROKERS => Some(Self::Edge),
+            _ => None,
+        }
+    }
 }
 
 impl Route {
@@ -40,9 +64,7 @@ impl Route {
         let destination = permit.object().0;
         let raw = destination.raw();
         let found = tenant.table().find(destination.class(), raw, &tenant.section());
-        let nobody_else = found.groups.is_empty() && found.edges.is_empty() && found.missed.is_empty();
-        let is_one = |subs: &[Arc<Sub>]| matches!(subs, [sub] if !sub.is_observer());
-        let is_sole = nobody_else && matches!(&*found.ports, [target] if is_one(&target.subs));
+        let single = Single::of(&found);
         Some(Self {
             tenant: Arc::clone(tenant),
             rule: permit.rule().clone(),
@@ -51,7 +73,7 @@ impl Route {
             epoch: permit.epoch(),
             found,
             number,
-            is_sole,
+            single,
         })
     }
 
@@ -79,11 +101,14 @@ impl Route {
         self.name.name()
     }
 
-    /// The only subscription that wants it, where there is but one and it is here. What is in a message for it follows from
-    /// this decision, apart from what its sender says of the single message.
-    pub(super) fn sole(&self) -> Option<(&Arc<Sub>, u64)> {
-        let sub = || self.found.ports.first()?.subs.first();
-        if self.is_sole { Some((sub()?, self.number)) } else { None }
+    /// Where the only copy of a message goes, where there is but one, with which decision this is: what is in the copy follows
+    /// from it, apart from what its sender says of the single message.
+    pub(super) fn only(&self) -> Option<(Only<'_>, u64)> {
+        let only = match self.single? {
+            Single::Sub => Only::Sub(self.found.ports.first()?.subs.first()?),
+            Single::Edge => Only::Edge(&self.found.edges.first()?.edge),
+        };
+        Some((only, self.number))
     }
 
     /// Who wants it.

@@ -26,16 +26,16 @@ use crate::sender::{Delivered, Sender};
 use crate::shared::Shared;
 
 /// Whose message a frame is, and where it stands among theirs.
-struct Source {
+pub(super) struct Source {
     sender: Arc<Sender>,
     incarnation: u64,
     last_seq: u64,
-    delivered: Arc<Delivered>,
-    received: Counts,
+    pub(super) delivered: Arc<Delivered>,
+    pub(super) received: Counts,
 }
 
 /// One target of a frame, with its groups.
-type Addressed = (BrokerIndex, Vec<QueueGroup>, Step);
+pub(super) type Addressed = (BrokerIndex, Vec<QueueGroup>, Step);
 
 /// How this broker delivers what is for itself.
 #[derive(Clone, Copy)]
@@ -86,16 +86,14 @@ impl Lane {
             let origin = fields.origin;
             return if self.has_circled(incoming, tenant, origin, frame.hops) { Ok(()) } else { incoming.refuse() };
         };
-        let Source { sender, incarnation, last_seq, delivered, received } = source;
-        let own = match self.class.is_reliable() {
-            true => Own::Sequence(turn, bringer),
-            // What nobody took elsewhere comes after later ones.
-            false if seq < last_seq && !fields.redelivered => {
-                self.drop_late(incoming, tenant, frame, &received);
-                return Ok(());
-            }
-            false => Own::Turn(turn, &delivered, &received),
-        };
+        let Source { sender, incarnation, last_seq, delivered, received } = &source;
+        // What nobody took elsewhere comes after later ones.
+        if !self.class.is_reliable() && seq < *last_seq && !fields.redelivered {
+            self.drop_late(incoming, tenant, frame, received);
+            return Ok(());
+        }
+        let is_ordered = self.class.is_reliable();
+        let own = if is_ordered { Own::Sequence(turn, bringer) } else { Own::Turn(turn, delivered, received) };
         let message = Message {
             tenant,
             destination: Destination::of(tenant.id(), self.class, raw),
@@ -103,14 +101,15 @@ impl Lane {
             headers: frame.headers,
             payload: frame.payload,
             ttl_ms: frame.ttl_ms,
-            sender: &sender,
-            incarnation,
+            sender,
+            incarnation: *incarnation,
             seq,
             reply_token: fields.reply_token,
             hops: frame.hops + 1,
             redelivered: fields.redelivered,
         };
-        self.dispatch(incoming, frame, &message, own, now, batch)?;
+        let targets = self.dispatch(incoming, frame, &message, own, now, batch)?;
+        self.note_like(incoming, frame, &message, &targets, &source, batch);
         if let Some(known) = fields.sender.and_then(|handle| self.senders.get_mut(&handle)) {
             known.last_seq = known.last_seq.max(seq);
         }
@@ -142,7 +141,7 @@ impl Lane {
         (sender.origin() == origin).then_some(Source { sender, incarnation, last_seq, delivered, received })
     }
 
-    /// Splits the target list: this broker delivers, other brokers get one copy per next hop, never back.
+    /// Splits the target list and returns it: this broker delivers, other brokers get one copy per next hop, never back.
     fn dispatch(
         &mut self,
         incoming: &Incoming,
@@ -151,7 +150,7 @@ impl Lane {
         own: Own<'_>,
         now: Time,
         batch: &mut Batch,
-    ) -> Result<(), BridgeFault> {
+    ) -> Result<SmallVec<[Addressed; 2]>, BridgeFault> {
         let counters = message.tenant.counters().class(self.class);
         let table = message.tenant.table();
         let routes = Arc::clone(table.routes());
@@ -187,7 +186,7 @@ impl Lane {
                 }
             }
         }
-        Ok(())
+        Ok(targets)
     }
 
     /// Drops a message that a later one of its sender has overtaken; where it was for this broker, it has arrived.
@@ -241,7 +240,7 @@ impl Lane {
     }
 
     /// Who wants a message here, from the lane's cache while the table is the same.
-    fn found(&mut self, message: &Message<'_>) -> Option<&Match> {
+    pub(super) fn found(&mut self, message: &Message<'_>) -> Option<&Match> {
         let raw = message.destination.raw();
         let key = raw.as_str().as_bytes();
         let generation = message.tenant.generation();

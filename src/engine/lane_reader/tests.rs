@@ -14,6 +14,7 @@ use crate::testing::{
     Client, NODES, NOW, Node, Relayed, arrive, encode, in_group, messages, publish, reset, slice, subscribe,
 };
 
+mod again;
 mod chunks;
 mod hostile;
 

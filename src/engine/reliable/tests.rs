@@ -14,6 +14,7 @@ use crate::lane_writer::LaneWriter;
 use crate::machine::Machine as _;
 use crate::testing::{Client, EDGES, Got, NOW, Node, denied, encode, in_group, messages, publish, subscribe};
 
+mod again;
 mod hostile;
 mod request;
 mod tally;
