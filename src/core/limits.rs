@@ -275,6 +275,13 @@ pub const REVOCATIONS_MAX: usize = 200_000;
 pub const SERIAL_BYTES_MAX: usize = 20;
 /// Largest weight of a tenant: weight times a packet stays far from overflow.
 pub const TENANT_WEIGHT_MAX: u32 = 1_000_000;
+/// Largest weight of a class within its tenant: a turn of it is some hundred kilobytes at most, which the other classes wait for.
+pub const CLASS_WEIGHT_MAX: u32 = 100;
+/// Least that a tenant or one of its classes may be capped to on an edge, in bytes per second: with less, what keeps its
+/// subscriptions and acknowledgements going would wait for seconds.
+pub const EDGE_CAP_BYTES_MIN: u64 = 8 * 1024;
+/// For how long a capped tenant or class may save up what its cap gives, in milliseconds: light traffic notices nothing of it.
+pub const EDGE_CAP_BURST_MS: u64 = 50;
 /// Size of one head, in bytes: digests of all tenants, all brokers and all edges at their limits.
 pub const HEAD_BYTES_MAX: usize = 48 * 1024 * 1024;
 /// Size of one tenant's section, in bytes: a full list of revocations and rules.

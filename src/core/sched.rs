@@ -13,7 +13,9 @@ mod classes;
 mod fattest;
 mod hdwrr;
 mod lane;
+mod pace;
 mod session;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -24,6 +26,7 @@ pub use crate::count::Drop as DropReason;
 pub use classes::{CLASS_WEIGHTS_DEFAULT, ClassConfig, ClassLanes, ClassSlice};
 pub use hdwrr::{Hdwrr, HdwrrConfig, Purged, Slice};
 pub use session::{ControlOverflow, SessionLanes};
+pub use terms::EdgeTerms;
 pub use window::{Delivered, SendWindow};
 
 use crate::name::Class;

@@ -211,11 +211,42 @@ pub(super) struct ClassQueue {
     lanes: [Lane; 4],
     credits: [i64; 4],
     ring: Ring,
+    /// The tenant's own weights, where they are not those of everybody.
+    weights: Option<[u32; 4]>,
+    /// Classes that take no turns now: a bit for each, by index.
+    resting: u8,
 }
 
 impl ClassQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.iter().all(Lane::is_empty)
+    }
+
+    /// Gives the tenant weights of its own, or those of everybody; each class feels it at its next turn.
+    pub(super) const fn set_weights(&mut self, weights: Option<[u32; 4]>) {
+        self.weights = weights;
+    }
+
+    /// Says which classes take no turns. What they have stays queued, and they neither earn nor lose credit.
+    pub(super) fn set_resting(&mut self, resting: [bool; 4]) {
+        self.resting = Class::ALL.iter().zip(resting).filter(|(_, rests)| *rests).fold(0, |set, (c, _)| set | bit(*c));
+    }
+
+    /// Whether a class has something that is to wait.
+    fn rests(&self, class: Class) -> bool {
+        self.resting & bit(class) != 0 && !self.lane(class).is_empty()
+    }
+
+    /// Whether a class has something that may go now.
+    fn is_ready(&self, class: Class) -> bool {
+        self.resting & bit(class) == 0 && !self.lane(class).is_empty()
+    }
+
+    fn quantum(&self, config: &ClassConfig, class: Class) -> i64 {
+        match self.weights.and_then(|weights| weights.get(class.index()).copied()) {
+            Some(weight) => quantum(weight, config.packet_bytes),
+            None => config.quantum(class),
+        }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -260,7 +291,7 @@ impl ClassQueue {
         self.lane_mut(class).push(frame);
         if !self.ring.contains(class) {
             self.ring.push_back(class);
-            *self.credit_mut(class) = config.quantum(class);
+            *self.credit_mut(class) = self.quantum(config, class);
         }
         if lost.frames > 0 { Pushed::DroppedOldest { frames: lost.frames, bytes: lost.bytes } } else { Pushed::Queued }
     }
@@ -313,7 +344,7 @@ impl ClassQueue {
         out: &mut Vec<Bytes>,
         drops: &mut Drops,
     ) -> Option<ClassSlice> {
-        while max_bytes > 0 && !self.is_empty() {
+        while max_bytes > 0 && Class::ALL.iter().any(|class| self.is_ready(*class)) {
             let class = self.next_class(config)?;
             let alone = self.is_alone();
             let budget = if alone { max_bytes } else { self.budget(config, class).min(max_bytes) };
@@ -339,7 +370,8 @@ impl ClassQueue {
         let spent = i64::try_from(bytes).unwrap_or(i64::MAX);
         let credit = self.credit(class).saturating_sub(spent);
         // Debt against nobody is forgotten: whoever comes next is served at once.
-        *self.credit_mut(class) = if self.ring.len == 1 { 0 } else { credit };
+        let others = self.ring.iter().filter(|other| *other != class && !self.rests(*other)).count();
+        *self.credit_mut(class) = if others == 0 { 0 } else { credit };
         if self.is_empty() {
             self.ring = Ring::default();
         } else if emptied && credit > 0 {
@@ -390,7 +422,7 @@ impl ClassQueue {
     }
 
     fn is_alone(&self) -> bool {
-        self.lanes.iter().filter(|lane| !lane.is_empty()).count() == 1
+        Class::ALL.iter().filter(|class| self.is_ready(**class)).count() == 1
     }
 
     /// The lane whose turn it is: the one inside a frame where frames are not split, else the first with credit.
@@ -405,15 +437,16 @@ impl ClassQueue {
         for _ in 0..3 * Class::ALL.len() {
             let class = self.ring.front()?;
             match (self.credit(class) > 0, self.lane(class).is_empty()) {
+                _ if self.rests(class) => self.ring.rotate(),
                 (true, true) => self.ring.remove(class),
                 (true, false) => return Some(class),
                 (false, _) => {
-                    *self.credit_mut(class) += config.quantum(class);
+                    *self.credit_mut(class) += self.quantum(config, class);
                     self.ring.rotate();
                 }
             }
         }
-        self.ring.iter().find(|class| !self.lane(*class).is_empty())
+        self.ring.iter().find(|class| self.is_ready(*class))
     }
 
     /// Grants at once the rounds in which nobody could be served, after slices or frames far larger than a quantum.
@@ -421,14 +454,14 @@ impl ClassQueue {
         let ring = self.ring;
         let rounds = ring
             .iter()
-            .filter(|class| !self.lane(*class).is_empty())
-            .map(|class| rounds_to_credit(self.credit(class), config.quantum(class)))
+            .filter(|class| self.is_ready(*class))
+            .map(|class| rounds_to_credit(self.credit(class), self.quantum(config, class)))
             .min();
         let skipped = rounds.unwrap_or(0).saturating_sub(1);
         if skipped > 0 {
             for class in ring.iter() {
-                let granted = config.quantum(class).saturating_mul(skipped);
-                *self.credit_mut(class) = self.credit(class).saturating_add(granted);
+                let quantum = if self.rests(class) { 0 } else { self.quantum(config, class) };
+                *self.credit_mut(class) = self.credit(class).saturating_add(quantum.saturating_mul(skipped));
             }
         }
     }
@@ -436,6 +469,11 @@ impl ClassQueue {
     fn budget(&self, config: &ClassConfig, class: Class) -> usize {
         usize::try_from(self.credit(class)).unwrap_or(0).max(config.packet_bytes.max(1))
     }
+}
+
+/// A class as a bit.
+const fn bit(class: Class) -> u8 {
+    1 << class.index()
 }
 
 /// Quanta needed until the credit is positive; zero when it is.

@@ -15,15 +15,19 @@
 //! only if nothing of that tenant may be dropped.
 //!
 //! Where tenants have ways of their own ([`Hdwrr::gate`]), one whose way is not there or is busy is held: what it has
-//! stays queued and counts against every bound, it takes no turn, and nobody waits for it.
+//! stays queued and counts against every bound, it takes no turn, and nobody waits for it. So it is with a tenant above a
+//! cap ([`Hdwrr::set_terms`]) until the cap gives more. A tenant with nothing but a class above its cap rests, too; with
+//! other classes, these go on. Who pushes never puts a tenant to rest: that is found at its turn, so that whoever drains
+//! knows when to come back ([`Hdwrr::wakes_at`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 
 use super::classes::{ClassConfig, ClassQueue, Pressure, quantum};
 use super::fattest::Fattest;
+use super::pace::Pace;
 use super::{DropReason, Drops, Lanes, Pushed, QueuedFrame};
 use crate::limits::{
     EDGE_BYTES_DEFAULT, EDGE_LANE_BYTES_MAX, LABEL_BYTES_MAX, SLICE_BYTES_MAX, SPARE_LANES_MAX, TENANT_WEIGHT_MAX,
@@ -32,6 +36,8 @@ use crate::name::Class;
 use crate::rate::TokenBucket;
 use crate::tenant::TenantKey;
 use crate::time::Time;
+
+mod turns;
 
 /// Largest slice, leaving room for the header of a slice that opens its lane (DESIGN section 6).
 const SLICE_BYTES_DEFAULT: usize = SLICE_BYTES_MAX - 2 - LABEL_BYTES_MAX;
@@ -92,6 +98,10 @@ pub struct Hdwrr {
     old: VecDeque<TenantKey>,
     /// Weights other than one.
     weights: HashMap<TenantKey, u32>,
+    /// Terms other than the default ones.
+    paces: HashMap<TenantKey, Box<Pace>>,
+    /// Those that rest, by the time until which they do.
+    resting: BTreeSet<(Time, TenantKey)>,
     fattest: Fattest,
     shaper: Option<TokenBucket>,
     /// Emptied flows for reuse, boxed as in `flows`, so that neither admitting nor forgetting moves lanes.
@@ -99,7 +109,7 @@ pub struct Hdwrr {
     spare: Vec<Box<Flow>>,
     /// The tenants that may take their turns; everybody where there is no gate.
     open: Option<HashSet<TenantKey>>,
-    /// Tenants with bytes queued that are not held.
+    /// Tenants with bytes queued that are neither held nor at rest.
     active: usize,
     /// Weights of all flows.
     weight_sum: u64,
@@ -119,14 +129,22 @@ struct Flow {
     held: usize,
     /// Whether its tenant takes no turns now.
     is_held: bool,
-    /// Whether it lost its place in `new` or `old` while it was held.
+    /// Until when it takes none since it is above a cap; then it is among the resting.
+    rests: Option<Time>,
+    /// Whether it has a cap.
+    is_capped: bool,
+    /// Whether it lost its place in `new` or `old` while it took no turns.
     is_off: bool,
 }
 
 impl Flow {
     /// Whether it counts as active, as of the last `settle`.
     const fn is_active(&self) -> bool {
-        self.bytes > 0 && !self.is_held
+        self.bytes > 0 && self.takes_turns()
+    }
+
+    const fn takes_turns(&self) -> bool {
+        !self.is_held && self.rests.is_none()
     }
 }
 
@@ -146,6 +164,8 @@ impl Hdwrr {
             new: VecDeque::new(),
             old: VecDeque::new(),
             weights: HashMap::new(),
+            paces: HashMap::new(),
+            resting: BTreeSet::new(),
             fattest: Fattest::default(),
             shaper: None,
             spare: Vec::new(),
@@ -185,13 +205,18 @@ impl Hdwrr {
         let Some(flow) = self.flows.get_mut(&tenant) else { return Pushed::DroppedNewest };
         let pressure = Pressure { excess, is_short: self.held > self.config.held_bytes_max / 2 };
         let pushed = flow.lanes.push(&self.config.classes, class, frame, pressure, now);
+        let rests = flow.rests.is_some();
         self.settle(tenant);
+        if rests {
+            self.look_again(tenant, now);
+        }
         pushed
     }
 
     /// Moves the next slice to the end of `out`; drops of aged frames are added to `drops`. `None` when nothing is left,
-    /// or when the edge is shaped and [`Self::ready_at`] says until when.
+    /// when the edge is shaped and [`Self::ready_at`] says until when, or when all are above their caps, see [`Self::wakes_at`].
     pub fn next_slice(&mut self, now: Time, out: &mut Vec<Bytes>, drops: &mut Drops) -> Option<Slice> {
+        self.wake(now);
         if self.shaper.as_mut().is_some_and(|bucket| bucket.wait_micros(1, now) > 0) {
             return None;
         }
@@ -199,16 +224,22 @@ impl Hdwrr {
         let slice_bytes_max = self.config.slice_bytes_max.max(packet_bytes);
         loop {
             let tenant = self.new.front().or_else(|| self.old.front()).copied()?;
-            let alone = self.active == 1;
             let Some(flow) = self.flows.get_mut(&tenant).filter(|flow| !flow.lanes.is_empty()) else {
                 self.forget(tenant);
                 continue;
             };
-            if flow.is_held {
+            if !flow.takes_turns() {
                 flow.is_off = true;
                 self.pop_front();
                 continue;
             }
+            if flow.is_capped
+                && let Some(until) = self.paces.get(&tenant).and_then(|pace| pace.settle(&mut flow.lanes, now))
+            {
+                self.rest(tenant, until);
+                continue;
+            }
+            let alone = self.active == 1;
             if flow.credit <= 0 && !alone {
                 self.requeue(tenant);
                 continue;
@@ -217,6 +248,11 @@ impl Hdwrr {
             let budget = if alone { slice_bytes_max } else { credit.min(slice_bytes_max) };
             let slice = flow.lanes.pop_slice(&self.config.classes, budget, Some(tenant), now, out, drops);
             let spent = slice.map_or(0, |slice| i64::try_from(slice.bytes).unwrap_or(i64::MAX));
+            if flow.is_capped
+                && let (Some(slice), Some(pace)) = (slice, self.paces.get_mut(&tenant))
+            {
+                pace.charge(slice.class, slice.bytes, now);
+            }
             // Debt against nobody is forgotten: the next tenant to come is served at once anyway.
             flow.credit = if alone { 0 } else { flow.credit.saturating_sub(spent) };
             let ends_turn = flow.credit <= 0 || flow.lanes.is_empty();
@@ -310,46 +346,6 @@ impl Hdwrr {
         }
     }
 
-    /// With `on`, every tenant is held until [`Self::release`]; without, none is.
-    pub fn gate(&mut self, on: bool) {
-        self.open = on.then(HashSet::new);
-        let tenants: Vec<_> = self.flows.keys().copied().collect();
-        for tenant in tenants {
-            self.mark(tenant, on);
-        }
-    }
-
-    /// The tenant takes no turns until [`Self::release`]. Without a gate nobody is held.
-    pub fn hold(&mut self, tenant: TenantKey) {
-        if self.open.as_mut().is_some_and(|open| open.remove(&tenant)) {
-            self.mark(tenant, true);
-        }
-    }
-
-    /// The tenant takes its turns; one that is backlogged joins the round's tail.
-    pub fn release(&mut self, tenant: TenantKey) {
-        if self.open.as_mut().is_some_and(|open| open.insert(tenant)) {
-            self.mark(tenant, false);
-        }
-    }
-
-    fn mark(&mut self, tenant: TenantKey, is_held: bool) {
-        let Some(flow) = self.flows.get_mut(&tenant) else { return };
-        let was_active = flow.is_active();
-        flow.is_held = is_held;
-        self.active = self.active + usize::from(flow.is_active()) - usize::from(was_active);
-        if !is_held && std::mem::take(&mut flow.is_off) {
-            if flow.lanes.is_empty() {
-                self.remove(tenant);
-            } else {
-                self.old.push_back(tenant);
-            }
-        }
-        if self.active == 0 {
-            self.forget_all();
-        }
-    }
-
     /// Drops all that is queued for a tenant, reported as `Gone`.
     pub fn purge(&mut self, tenant: TenantKey, drops: &mut Drops) -> Purged {
         let Some(flow) = self.flows.get_mut(&tenant) else { return Purged::default() };
@@ -434,6 +430,8 @@ impl Hdwrr {
         let mut flow = self.spare.pop().unwrap_or_default();
         flow.is_held = self.open.as_ref().is_some_and(|open| !open.contains(&tenant));
         flow.is_off = false;
+        let pace = self.paces.get(&tenant).map(|pace| pace.terms());
+        flow.agree(pace);
         flow.weight = self.weight(tenant);
         flow.credit = quantum(flow.weight, self.config.classes.packet_bytes);
         self.weight_sum += u64::from(flow.weight);
@@ -473,7 +471,10 @@ impl Hdwrr {
     }
 
     fn remove(&mut self, tenant: TenantKey) {
-        if let Some(flow) = self.flows.remove(&tenant) {
+        if let Some(mut flow) = self.flows.remove(&tenant) {
+            if let Some(until) = flow.rests.take() {
+                self.resting.remove(&(until, tenant));
+            }
             self.weight_sum -= u64::from(flow.weight);
             if self.spare.len() < SPARE_LANES_MAX {
                 self.spare.push(flow);
@@ -484,7 +485,7 @@ impl Hdwrr {
     fn forget_all(&mut self) {
         while let Some(tenant) = self.new.front().or_else(|| self.old.front()).copied() {
             match self.flows.get_mut(&tenant).filter(|flow| !flow.lanes.is_empty()) {
-                // Only those that are held have anything left.
+                // Only those that take no turns have anything left.
                 Some(flow) => {
                     flow.is_off = true;
                     self.pop_front();
@@ -501,7 +502,10 @@ impl Hdwrr {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let lanes = || self.flows.values().map(|flow| &flow.lanes);
-        assert_eq!(self.active, self.flows.values().filter(|flow| !flow.is_held && !flow.lanes.is_empty()).count());
+        assert_eq!(
+            self.active,
+            self.flows.values().filter(|flow| flow.takes_turns() && !flow.lanes.is_empty()).count()
+        );
         assert_eq!(self.bytes, lanes().map(ClassQueue::bytes).sum::<usize>());
         assert_eq!(self.held, lanes().map(ClassQueue::held).sum::<usize>());
         let off = self.flows.values().filter(|flow| flow.is_off).count();
@@ -509,7 +513,9 @@ impl Hdwrr {
         assert!(self.new.iter().chain(&self.old).all(|tenant| self.flows.contains_key(tenant)));
         assert_eq!(self.weight_sum, self.flows.values().map(|flow| u64::from(flow.weight)).sum::<u64>());
         assert_eq!(self.fattest.len(), self.flows.values().filter(|flow| flow.rank > 0).count());
-        assert!(self.active > 0 || self.flows.values().all(|flow| flow.is_held));
+        assert!(self.active > 0 || self.flows.values().all(|flow| !flow.takes_turns()));
+        let resting = self.flows.iter().filter_map(|(tenant, flow)| Some((flow.rests?, *tenant)));
+        assert_eq!(self.resting, resting.collect());
     }
 
     fn pop_front(&mut self) {
@@ -520,7 +526,7 @@ impl Hdwrr {
 }
 
 impl Lanes for Hdwrr {
-    /// Whether there is nothing to take: what is held does not count.
+    /// Whether there is nothing to take: what is held or rests does not count.
     fn is_empty(&self) -> bool {
         self.active == 0
     }

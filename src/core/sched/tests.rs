@@ -1,6 +1,7 @@
 //! Tests of the schedulers: rules of the lanes, shares, and a model that checks every byte.
 
 mod bound;
+mod caps;
 mod gate;
 mod lanes;
 mod model;

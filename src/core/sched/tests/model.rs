@@ -12,6 +12,7 @@ enum Step {
     Slices(usize),
     Wait { millis: u64 },
     Weight { tenant: u32, weight: u32 },
+    Terms { tenant: u32, weights: [u32; 4], cap: Option<u64>, class: usize, class_cap: Option<u64> },
     Purge { tenant: u32 },
 }
 
@@ -25,7 +26,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0u64..40).prop_map(|millis| Step::Wait { millis }),
         1 => (0u32..6, 0u32..9).prop_map(|(tenant, weight)| Step::Weight { tenant, weight }),
         1 => (0u32..6).prop_map(|tenant| Step::Purge { tenant }),
+        2 => (0u32..6, prop::array::uniform4(1u32..9), cap(), 0usize..4, cap()).prop_map(
+            |(tenant, weights, cap, class, class_cap)| Step::Terms { tenant, weights, cap, class, class_cap }
+        ),
     ]
+}
+
+fn cap() -> impl Strategy<Value = Option<u64>> {
+    prop::option::weighted(0.7, 8_192u64..1_000_000)
 }
 
 #[derive(Default)]
@@ -64,6 +72,12 @@ impl World {
             }),
             Step::Wait { millis } => self.now = self.now.plus_millis(millis),
             Step::Weight { tenant, weight } => self.hdwrr.set_weight(TenantKey(tenant), weight),
+            Step::Terms { tenant, weights, cap, class, class_cap } => {
+                let mut terms = EdgeTerms { class_weights: weights, bytes_per_s: cap, ..EdgeTerms::DEFAULT };
+                terms.class_bytes_per_s[class] = class_cap;
+                self.hdwrr.set_terms(TenantKey(tenant), terms, self.now);
+                assert_eq!(self.hdwrr.terms(TenantKey(tenant)), terms);
+            }
             Step::Purge { tenant } => {
                 let tenant = TenantKey(tenant);
                 let purged = self.hdwrr.purge(tenant, &mut self.drops);
@@ -135,8 +149,14 @@ proptest! {
         for step in &steps {
             world.apply(step);
         }
-        while world.slice().is_some() {
-            world.check();
+        loop {
+            while world.slice().is_some() {
+                world.check();
+            }
+            // Whoever is above a cap says when it goes on.
+            let Some(until) = world.hdwrr.wakes_at() else { break };
+            prop_assert!(until > world.now);
+            world.now = until;
         }
         world.check();
         prop_assert!(world.hdwrr.is_empty());
