@@ -57,7 +57,7 @@ fn show(out: &mut Out, answer: &Value) -> anyhow::Result<()> {
     let waiting: Vec<_> = edges.iter().flat_map(lanes).collect();
     if !waiting.is_empty() {
         out.line("")?;
-        out.table(&["EDGE", "TENANT", "CLASS", "QUEUED B"], &waiting)?;
+        out.table(&["EDGE", "TENANT", "CLASS", "QUEUED B", "ABOVE ITS CAP"], &waiting)?;
     }
     let windows: Vec<_> = list(answer, "windows").iter().map(window).collect();
     if !windows.is_empty() {
@@ -104,8 +104,11 @@ fn connections(edge: &Value) -> Vec<Vec<String>> {
 
 fn lanes(edge: &Value) -> Vec<Vec<String>> {
     let name = text(edge, "name");
-    let lane = |lane: &Value| vec![name.clone(), text(lane, "tenant"), text(lane, "class"), text(lane, "bytes")];
-    list(edge, "lanes").iter().map(lane).collect()
+    let of = |lane: &Value| {
+        let cell = |key| text(lane, key);
+        vec![name.clone(), cell("tenant"), cell("class"), cell("bytes"), cell("above_cap")]
+    };
+    list(edge, "lanes").iter().map(of).collect()
 }
 
 fn window(window: &Value) -> Vec<String> {

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use glocal_core::bundle::{Bundle, BundleState, Section};
 use glocal_core::limits::CONFIG_BYTES_MAX;
-use glocal_core::name::Label;
+use glocal_core::name::{Class, Label};
 use glocal_core::rate::RateLimits;
+use glocal_core::sched::EdgeTerms;
 use glocal_fabric::inspect::date;
 use glocal_fabric::{Action, Applied, Event, Plan, apply_above, bundle, issue};
 use serde_json::{Value, json};
@@ -405,6 +406,9 @@ fn tenant_lines(section: &Section, is_superuser: bool) -> Vec<String> {
     if section.limits != RateLimits::NONE {
         lines.push(format!("    limits  {} per node", section.limits));
     }
+    if section.terms != EdgeTerms::DEFAULT {
+        lines.push(format!("    terms   {} on every edge", section.terms));
+    }
     for issuer in &section.issuers {
         lines.push(format!("    issuer  {} in {}", short(&issuer.key), join(issuer.regions.iter(), ", ")));
     }
@@ -471,6 +475,11 @@ fn bundle_document(bundle: &Bundle, verified: bool, state: &str) -> Value {
     })
 }
 
+/// A value for each class, by its name.
+fn by_class<T: Into<Value>>(values: [T; 4]) -> Value {
+    Class::ALL.iter().zip(values).map(|(class, value)| (class.as_str().to_owned(), value.into())).collect()
+}
+
 fn section_document(section: &Section) -> Value {
     let issuers: Vec<Value> =
         section.issuers.iter().map(|i| json!({"key": i.key.to_string(), "regions": texts(&i.regions)})).collect();
@@ -500,6 +509,9 @@ fn section_document(section: &Section) -> Value {
             "session_messages_per_s": limits.session_messages_per_s,
             "session_bytes_per_s": limits.session_bytes_per_s,
         },
+        "class_weights": by_class(section.terms.class_weights),
+        "edge_bytes_per_s": section.terms.bytes_per_s,
+        "edge_class_bytes_per_s": by_class(section.terms.class_bytes_per_s),
         "revocations": section.revocations.len(),
     })
 }

@@ -7,6 +7,7 @@ use crate::identity::KeyId;
 use crate::limits::MAX_PAYLOAD_BYTES_DEFAULT;
 use crate::name::{Label, NodeId, TenantId};
 use crate::rate::RateLimits;
+use crate::sched::EdgeTerms;
 use crate::time::UnixTime;
 
 mod admission;
@@ -137,6 +138,8 @@ pub struct Section {
     pub sessions_max: u32,
     /// What it and each of its sessions may publish through one node.
     pub limits: RateLimits,
+    /// Weights of its classes, and the most it may send over any edge.
+    pub terms: EdgeTerms,
     /// Who is revoked.
     pub revocations: Vec<Revocation>,
     /// The tenant's own allow and deny lists per agent; deny wins.
@@ -158,6 +161,7 @@ impl Section {
             weight: 1,
             sessions_max: 0,
             limits: RateLimits::NONE,
+            terms: EdgeTerms::DEFAULT,
             revocations: Vec::new(),
             rules: Vec::new(),
             owner_only_replies: false,

@@ -54,6 +54,7 @@ fn sections(lines: &mut Vec<String>, before: &Section, after: &Section) {
     changed(lines, &format!("{tenant}: weight"), &before.weight, &after.weight);
     changed(lines, &format!("{tenant}: sessions per node"), &before.sessions_max, &after.sessions_max);
     changed(lines, &format!("{tenant}: limits"), &before.limits, &after.limits);
+    changed(lines, &format!("{tenant}: terms on edges"), &before.terms, &after.terms);
     changed(lines, &format!("{tenant}: owner-only replies"), &before.owner_only_replies, &after.owner_only_replies);
     set(lines, &format!("{tenant}: edge"), &before.edges, &after.edges);
     let issuers = |section: &Section| -> BTreeMap<String, String> {

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use glocal_core::name::{Label, NodeId, RawFilter, TenantId};
 use glocal_core::rate::RateLimits;
+use glocal_core::sched::EdgeTerms;
 use glocal_core::time::UnixTime;
 
 mod check;
@@ -134,6 +135,8 @@ pub struct TenantPlan {
     pub sessions_max: u32,
     /// What it and each of its sessions may publish through one node.
     pub limits: RateLimits,
+    /// Weights of its classes, and the most it may send over any edge.
+    pub terms: EdgeTerms,
 }
 
 /// One agent with a certificate.

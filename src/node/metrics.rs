@@ -130,6 +130,16 @@ impl NodeCollector {
             (labels, link.inbox().with(|lanes| lanes.sched().backlog_bytes()) as u64)
         });
         gauges(e, "edge_queued_bytes", "Bytes waiting for an edge", queued.collect())?;
+        let resting = links.iter().filter(|link| !link.edge().is_retired()).map(|link| {
+            let labels = vec![("edge", link.edge().name().to_string())];
+            (labels, link.inbox().with(|lanes| lanes.sched().resting()) as u64)
+        });
+        gauges(
+            e,
+            "edge_capped_tenants",
+            "Tenants that wait for an edge since they are above a cap",
+            resting.collect(),
+        )?;
         let tenants = context.shared.tenants();
         let lost = links.iter().filter(|link| !link.edge().is_retired()).flat_map(|link| {
             let lost: Vec<_> = link.inbox().with(|lanes| lanes.lost().collect());

@@ -148,6 +148,8 @@ pub struct LaneSight {
     pub class: &'static str,
     /// Bytes that wait.
     pub bytes: usize,
+    /// Whether they wait since the class or the tenant is above a cap.
+    pub above_cap: bool,
 }
 
 /// The fabric and the routes of tenants as one node knows them.
@@ -277,6 +279,7 @@ fn lanes(link: &glocal_engine::link::Link, asked: &[&Arc<Tenant>]) -> Vec<LaneSi
             tenant,
             class: class.as_str(),
             bytes: sched.lane_backlog(key, class),
+            above_cap: sched.rests(key, class),
         });
         sized.filter(|lane| lane.bytes > 0).collect()
     })

@@ -364,8 +364,10 @@ pub(crate) fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Cl
     handle.set_dedicated(edge.mode == EdgeMode::Dedicated);
     let link = Link::new(handle, HdwrrConfig::default());
     link.inbox().with(|lanes| {
-        for tenant in tenants.iter().filter(|t| t.section().weight > 1) {
-            lanes.sched_mut().set_weight(tenant.key(), tenant.section().weight);
+        for tenant in tenants.iter() {
+            let section = tenant.section();
+            lanes.sched_mut().set_weight(tenant.key(), section.weight);
+            lanes.sched_mut().set_terms(tenant.key(), section.terms, clock.now());
         }
     });
     shape(&link, edge, clock);

@@ -105,6 +105,10 @@ pub struct TenantReport {
     pub denied: u64,
     /// What it and its sessions may publish here, bundle and configuration taken together, in words.
     pub limits: String,
+    /// Its share of every edge.
+    pub weight: u32,
+    /// The weights of its classes and its caps on every edge, in words.
+    pub edge_terms: String,
     /// Bytes that wait for its sessions here, as far as they are charged.
     pub memory_used_bytes: usize,
     /// Per class, in the order live, ctrl, tele, bulk; silent classes are left out.
@@ -220,6 +224,8 @@ fn tenant_report(tenant: &Tenant, (remote_filters, present): (usize, usize)) -> 
         denied,
         memory_used_bytes: tenant.memory().used(),
         limits: tenant.ingress().limits().to_string(),
+        weight: tenant.section().weight,
+        edge_terms: tenant.section().terms.to_string(),
         classes: Class::ALL.into_iter().map(class).filter(active).collect(),
     }
 }

@@ -10,10 +10,11 @@ use glocal_core::bundle::{Head, Section};
 use glocal_core::limits::{BUNDLE_BYTES_MAX, CERTIFICATE_BYTES_MAX, HEAD_BYTES_MAX, SECTION_BYTES_MAX, TENANTS_MAX};
 use glocal_core::name::NameError;
 use glocal_core::rate::RateLimits;
+use glocal_core::sched::EdgeTerms;
 
 mod form;
 
-use form::{FORM_LIMITED, WireHead, WireLimited, WireSection};
+use form::{FORM_LIMITED, FORM_TERMS, WireHead, WireLimited, WireSection, WireTerms};
 
 /// First bytes of a bundle file.
 pub const BUNDLE_MAGIC: &[u8; 8] = b"GLOCALB1";
@@ -121,11 +122,14 @@ pub fn decode_head(bytes: &[u8]) -> Result<Head, BundleCodecError> {
 /// # Errors
 /// [`BundleCodecError::TooLarge`] above [`SECTION_BYTES_MAX`].
 pub fn encode_section(section: &Section) -> Result<Vec<u8>, BundleCodecError> {
-    if section.limits == RateLimits::NONE {
-        // As releases without limits know it.
-        return encode(&WireSection::from(section), "section", SECTION_BYTES_MAX);
+    // As the earliest release knows it that can.
+    if section.terms != EdgeTerms::DEFAULT {
+        return encode(&WireTerms::from(section), "section", SECTION_BYTES_MAX);
     }
-    encode(&WireLimited::from(section), "section", SECTION_BYTES_MAX)
+    if section.limits != RateLimits::NONE {
+        return encode(&WireLimited::from(section), "section", SECTION_BYTES_MAX);
+    }
+    encode(&WireSection::from(section), "section", SECTION_BYTES_MAX)
 }
 
 /// Decodes a section. The bytes' digest must have been compared with the head's.
@@ -135,12 +139,11 @@ pub fn encode_section(section: &Section) -> Result<Vec<u8>, BundleCodecError> {
 pub fn decode_section(bytes: &[u8]) -> Result<Section, BundleCodecError> {
     let config = limit::<{ SECTION_BYTES_MAX * MEMORY_FACTOR }>();
     // The form comes first, and is below the numbers that take more than one byte.
-    if bytes.first().copied().map(u16::from) == Some(FORM_LIMITED) {
-        let wire: WireLimited = decode(bytes, "section", SECTION_BYTES_MAX, config)?;
-        return wire.check();
+    match bytes.first().copied().map(u16::from) {
+        Some(FORM_LIMITED) => decode::<WireLimited>(bytes, "section", SECTION_BYTES_MAX, config)?.check(),
+        Some(FORM_TERMS) => decode::<WireTerms>(bytes, "section", SECTION_BYTES_MAX, config)?.check(),
+        _ => decode::<WireSection>(bytes, "section", SECTION_BYTES_MAX, config)?.check(),
     }
-    let wire: WireSection = decode(bytes, "section", SECTION_BYTES_MAX, config)?;
-    wire.check()
 }
 
 impl Envelope {

@@ -41,5 +41,6 @@ mod mesh_resign;
 mod mesh_sight;
 mod mesh_slow;
 mod mesh_strangers;
+mod mesh_terms;
 mod support;
 mod tidy;

@@ -271,6 +271,9 @@ fn index_section(
     if !section.limits.is_valid() {
         return Err(BundleError::Limits { tenant: tenant.clone() });
     }
+    if !section.terms.is_valid() {
+        return Err(BundleError::Terms { tenant: tenant.clone() });
+    }
     if section.weight == 0 || section.weight > TENANT_WEIGHT_MAX {
         return Err(BundleError::Weight { tenant: tenant.clone(), weight: section.weight });
     }

@@ -128,6 +128,12 @@ pub enum BundleError {
         /// The tenant.
         tenant: TenantId,
     },
+    /// A weight of a class of the tenant, or a cap of it, is out of its range.
+    #[error("a class weight or a cap of tenant '{tenant}' on edges is out of range")]
+    Terms {
+        /// The tenant.
+        tenant: TenantId,
+    },
     /// The tenant's weight is zero or above the limit.
     #[error("weight {weight} of tenant '{tenant}' is zero or too large")]
     Weight {

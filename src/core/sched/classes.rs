@@ -233,7 +233,7 @@ impl ClassQueue {
     }
 
     /// Whether a class has something that is to wait.
-    fn rests(&self, class: Class) -> bool {
+    pub(super) fn rests(&self, class: Class) -> bool {
         self.resting & bit(class) != 0 && !self.lane(class).is_empty()
     }
 

@@ -108,9 +108,13 @@ impl Driver {
         for link in self.shared.links().iter() {
             link.inbox().with(|lanes| {
                 for tenant in policy.tenants().iter() {
-                    lanes.sched_mut().set_weight(tenant.key(), tenant.section().weight);
+                    let section = tenant.section();
+                    lanes.sched_mut().set_weight(tenant.key(), section.weight);
+                    lanes.sched_mut().set_terms(tenant.key(), section.terms, now);
                 }
             });
+            // Who was above a cap may have something to send now.
+            link.inbox().wake();
         }
         refused.into_iter().for_each(|refused| self.end_subscription(refused));
     }

@@ -19,7 +19,11 @@ fn every_change_of_a_plan_is_a_line() {
     let text = std::fs::read_to_string(file).unwrap();
     let before = bundle_of(&text);
     let changed = text
-        .replacen("weight = 1 ", "messages_per_s = 1000\nbytes_per_s = \"1 MiB\"\nweight = 7 ", 1)
+        .replacen(
+            "weight = 1 ",
+            "messages_per_s = 1000\nbytes_per_s = \"1 MiB\"\nedge_bytes_per_s = 65536\nweight = 7 ",
+            1,
+        )
         .replacen("tenants = [\"*\"]", "tenants = [\"tenantA\"]", 1)
         .replace("max_payload = \"1 MiB\"", "max_payload = \"2 MiB\"")
         + "\n[[tenant]]\nid = \"tenantC\"\nregions = [\"region-a\"]\n\n[[revocation]]\ntenant = \"tenantA\"\n\
@@ -29,6 +33,7 @@ fn every_change_of_a_plan_is_a_line() {
         "~ max payload: 1048576 -> 2097152",
         "~ tenant tenantA: weight: 1 -> 7",
         "~ tenant tenantA: limits: none -> 1000 messages/s, 1048576 bytes/s, bursts of 1000 ms",
+        "~ tenant tenantA: terms on edges: default -> at most 65536 bytes/s",
         "~ tenant tenantA: revocations: 1 came, 0 went",
         "- tenant tenantB: edge global-region-a",
         "+ tenant tenantC: edges global-region-b",

@@ -1,13 +1,16 @@
 //! From TOML to a [`Plan`]: each table read into a value, then the values checked against one another.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 
 use glocal_core::limits::{
-    CONFIG_BYTES_MAX, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING, MAX_PAYLOAD_BYTES_DEFAULT, NODES_MAX, RATE_BURST_MS_MAX,
-    RATE_BYTES_MAX, RATE_MESSAGES_MAX, SERIAL_BYTES_MAX, TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
+    CLASS_WEIGHT_MAX, CONFIG_BYTES_MAX, EDGE_CAP_BYTES_MIN, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING,
+    MAX_PAYLOAD_BYTES_DEFAULT, NODES_MAX, RATE_BURST_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX, SERIAL_BYTES_MAX,
+    TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
 };
-use glocal_core::name::{Label, NodeId, RawFilter, TenantId};
+use glocal_core::name::{Class, Label, NodeId, RawFilter, TenantId};
 use glocal_core::rate::RateLimits;
+use glocal_core::sched::EdgeTerms;
 use glocal_core::time::UnixTime;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -63,6 +66,7 @@ pub(super) struct TenantDraft {
     pub(super) owner_only_replies: bool,
     pub(super) sessions_max: u32,
     pub(super) limits: RateLimits,
+    pub(super) terms: EdgeTerms,
 }
 
 pub(super) struct AgentDraft {
@@ -266,7 +270,27 @@ fn read_tenant(table: &Reader<'_, '_>, problems: &mut Problems<'_>) -> TenantDra
         owner_only_replies: table.flag(problems, "owner_only_replies").unwrap_or(false),
         sessions_max: table.number(problems, "sessions_max", 0..=u32::MAX).unwrap_or(0),
         limits: read_limits(table, problems),
+        terms: read_terms(table, problems),
     }
+}
+
+fn read_terms(table: &Reader<'_, '_>, problems: &mut Problems<'_>) -> EdgeTerms {
+    let mut terms = EdgeTerms::DEFAULT;
+    const CAPS: RangeInclusive<u64> = EDGE_CAP_BYTES_MIN..=RATE_BYTES_MAX;
+    terms.bytes_per_s = table.size(problems, "edge_bytes_per_s", CAPS);
+    if let Some(weights) = table.table(problems, "class_weights") {
+        for (class, weight) in Class::ALL.iter().zip(&mut terms.class_weights) {
+            *weight = weights.number(problems, class.as_str(), 1..=CLASS_WEIGHT_MAX).unwrap_or(*weight);
+        }
+        weights.finish(problems);
+    }
+    if let Some(caps) = table.table(problems, "edge_class_bytes_per_s") {
+        for (class, cap) in Class::ALL.iter().zip(&mut terms.class_bytes_per_s) {
+            *cap = caps.size(problems, class.as_str(), CAPS);
+        }
+        caps.finish(problems);
+    }
+    terms
 }
 
 fn read_limits(table: &Reader<'_, '_>, problems: &mut Problems<'_>) -> RateLimits {

@@ -249,6 +249,16 @@ impl<'a, 'i> Reader<'a, 'i> {
         Some(list)
     }
 
+    /// The table of `key`, written in a line or as one of its own; absent when the key is.
+    pub(super) fn table(&self, problems: &mut Problems<'_>, key: &'static str) -> Option<Reader<'a, 'i>> {
+        let value = self.value(key)?;
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.wrong_type(problems, value, key, "a table");
+        }
+        table.map(|table| Reader::new(table, self.key(key), value.span().start))
+    }
+
     /// The tables of `[[key]]`, empty when there is none.
     pub(super) fn tables(&self, problems: &mut Problems<'_>, key: &'static str) -> Vec<Reader<'a, 'i>> {
         let Some(value) = self.value(key) else { return Vec::new() };

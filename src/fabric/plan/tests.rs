@@ -110,6 +110,19 @@ fn what_a_tenant_may_publish_reaches_its_section() {
 }
 
 #[test]
+fn what_a_tenant_gets_of_edges_reaches_its_section() {
+    let keys = "weight = 3\nclass_weights = { live = 8, bulk = 2 }\nedge_bytes_per_s = \"10 MiB\"\n\
+                edge_class_bytes_per_s = { bulk = \"1 MiB\", tele = 8192 }\n";
+    let plan = Plan::parse(&GOOD.replacen("weight = 3\n", keys, 1), "fabric.toml").unwrap();
+    let terms = EdgeTerms {
+        class_weights: [8, 4, 2, 2],
+        bytes_per_s: Some(10 << 20),
+        class_bytes_per_s: [None, None, Some(8_192), Some(1 << 20)],
+    };
+    assert_eq!((plan.tenants[0].terms, plan.tenants[1].terms), (terms, EdgeTerms::DEFAULT));
+}
+
+#[test]
 fn the_smallest_plan_is_enough() {
     let plan = Plan::parse("fabric = \"x\"\noperator = \"ops\"\n", "p").unwrap();
     assert!(plan.nodes.is_empty() && plan.tenants.is_empty());
@@ -164,8 +177,31 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "weight = 3",
         "wieght = 3",
-        "fabric.toml:20: tenant[0].wieght: unknown key; known here: burst_ms, bytes_per_s, ctrl_percent, id, live_percent, \
-             messages_per_s, owner_only_replies, regions, session_bytes_per_s, session_messages_per_s, sessions_max, weight",
+        "fabric.toml:20: tenant[0].wieght: unknown key; known here: burst_ms, bytes_per_s, class_weights, ctrl_percent, \
+             edge_bytes_per_s, edge_class_bytes_per_s, id, live_percent, messages_per_s, owner_only_replies, regions, \
+             session_bytes_per_s, session_messages_per_s, sessions_max, weight",
+    ),
+    ("weight = 3", "class_weights = 3", "fabric.toml:20: tenant[0].class_weights: expected a table, found integer"),
+    (
+        "weight = 3",
+        "class_weights = { live = 0 }",
+        "fabric.toml:20: tenant[0].class_weights.live: 0 is not between 1 and 100",
+    ),
+    (
+        "weight = 3",
+        "class_weights = { life = 1 }",
+        "fabric.toml:20: tenant[0].class_weights.life: unknown key; known here: bulk, ctrl, live, tele",
+    ),
+    (
+        "weight = 3",
+        "edge_bytes_per_s = 8191",
+        "fabric.toml:20: tenant[0].edge_bytes_per_s: 8191 is not between 8192 and 125000000000",
+    ),
+    (
+        "weight = 3",
+        "edge_class_bytes_per_s = { live = \"1 KiB\" }",
+        "fabric.toml:20: tenant[0].edge_class_bytes_per_s.live: '1 KiB' is not a size between 8192 and 125000000000 bytes; \
+             write bytes, or a text such as \"1 MiB\"",
     ),
     ("weight = 3", "messages_per_s = 0", "fabric.toml:20: tenant[0].messages_per_s: 0 is not between 1 and 1000000000"),
     (

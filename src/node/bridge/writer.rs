@@ -1,6 +1,7 @@
 //! Writing the data streams of a bridge, in the order of the scheduler.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub(super) async fn run(context: &Context, connection: &quinn::Connection, link:
     probe.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let writes = tokio::select! {
-            due = next(link, Some(&window), |lanes| {
+            due = next(context, link, Some(&window), |lanes| {
                 let fill_bytes = fit(&window, lanes);
                 writer.next(link, lanes, &context.shared, context.clock.now(), fill_bytes)
             }) => match due {
@@ -74,20 +75,32 @@ fn fit(window: &Window, lanes: &mut EdgeLanes) -> usize {
     window.rate().map_or(FILL_BYTES, |rate| sched.set_rate(rate).clamp(1, FILL_BYTES))
 }
 
-/// Waits until something is queued, and takes it if the edge's rate allows. `window` is told when there is nothing.
+/// Waits until something is queued that may go, and takes it if the edge's rate allows. `window` is told when there is nothing.
 pub(super) async fn next(
+    context: &Context,
     link: &Link,
     window: Option<&Window>,
     mut take: impl FnMut(&mut EdgeLanes) -> Option<Due>,
 ) -> Due {
+    let mut rest = pin!(None::<tokio::time::Sleep>);
     poll_fn(|cx| {
-        let polled = link.inbox().poll_drain(cx, &mut take);
-        if let Some(window) = window {
-            window.mark_idle(polled.is_pending());
-        }
-        match polled {
-            Poll::Ready(Some(due)) => Poll::Ready(due),
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        loop {
+            let polled = link.inbox().poll_drain(cx, &mut take);
+            if let Some(window) = window {
+                window.mark_idle(polled.is_pending());
+            }
+            match polled {
+                Poll::Ready(Some(due)) => return Poll::Ready(due),
+                Poll::Ready(None) => return Poll::Pending,
+                Poll::Pending => {}
+            }
+            // What is above a cap may go on later; what others push wakes this before.
+            let Some(until) = link.inbox().with(|lanes| lanes.sched().wakes_at()) else { return Poll::Pending };
+            rest.set(Some(tokio::time::sleep_until(context.clock.instant(until))));
+            if rest.as_mut().as_pin_mut().is_some_and(|rest| rest.poll(cx).is_pending()) {
+                return Poll::Pending;
+            }
+            link.inbox().with(|lanes| lanes.sched_mut().wake(context.clock.now().max(until)));
         }
     })
     .await

@@ -7,6 +7,7 @@ use glocal_core::bundle::{
 use glocal_core::identity::KeyId;
 use glocal_core::name::{Label, NameError, NodeId, RawFilter, TenantId};
 use glocal_core::rate::RateLimits;
+use glocal_core::sched::EdgeTerms;
 use glocal_core::time::UnixTime;
 
 use super::BundleCodecError;
@@ -16,6 +17,9 @@ const FORM: u16 = 1;
 /// The form of sections with limits: a section of [`FORM`] with its limits after it. Brokers that know no limits refuse it
 /// rather than carry the tenant without them.
 pub(super) const FORM_LIMITED: u16 = 2;
+/// The form of sections with terms on edges: a section of [`FORM_LIMITED`], whether it limits anything or not, with its
+/// terms after it.
+pub(super) const FORM_TERMS: u16 = 3;
 
 const HEAD: &str = "head";
 const SECTION: &str = "section";
@@ -79,6 +83,15 @@ pub(super) struct WireLimited {
     ctrl_percent: u8,
     session_messages_per_s: Option<u64>,
     session_bytes_per_s: Option<u64>,
+}
+
+/// A section of [`FORM_TERMS`].
+#[derive(Encode, Decode)]
+pub(super) struct WireTerms {
+    limited: WireLimited,
+    class_weights: [u32; 4],
+    edge_bytes_per_s: Option<u64>,
+    edge_class_bytes_per_s: [Option<u64>; 4],
 }
 
 #[derive(Encode, Decode)]
@@ -264,6 +277,7 @@ impl WireSection {
             weight: self.weight,
             sessions_max: self.sessions_max,
             limits: RateLimits::NONE,
+            terms: EdgeTerms::DEFAULT,
             revocations: all(self.revocations, WireRevocation::parse)?,
             rules: all(self.rules, rule)?,
             owner_only_replies: self.owner_only_replies,
@@ -308,6 +322,26 @@ impl WireLimited {
         };
         let section = WireSection { form: FORM, ..self.section }.check()?;
         Ok(Section { limits, ..section })
+    }
+}
+
+impl From<&Section> for WireTerms {
+    fn from(section: &Section) -> Self {
+        let mut limited = WireLimited::from(section);
+        limited.section.form = FORM_TERMS;
+        let EdgeTerms { class_weights, bytes_per_s, class_bytes_per_s } = section.terms;
+        Self { limited, class_weights, edge_bytes_per_s: bytes_per_s, edge_class_bytes_per_s: class_bytes_per_s }
+    }
+}
+
+impl WireTerms {
+    pub(super) fn check(self) -> Result<Section, BundleCodecError> {
+        let terms = EdgeTerms {
+            class_weights: self.class_weights,
+            bytes_per_s: self.edge_bytes_per_s,
+            class_bytes_per_s: self.edge_class_bytes_per_s,
+        };
+        Ok(Section { terms, ..self.limited.check()? })
     }
 }
 

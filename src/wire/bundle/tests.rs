@@ -92,6 +92,14 @@ fn everything_survives_encoding() {
     assert_eq!(decode_section(&encode_section(&limited).unwrap()).unwrap(), limited);
     let percent = Section { limits: RateLimits { live_percent: 99, ..RateLimits::NONE }, ..full_section() };
     assert_eq!(decode_section(&encode_section(&percent).unwrap()).unwrap(), percent, "whatever of them is set");
+    let terms = EdgeTerms {
+        class_weights: [1, 2, 3, 4],
+        bytes_per_s: Some(5),
+        class_bytes_per_s: [None, Some(6), Some(u64::MAX), None],
+    };
+    for section in [Section { terms, ..full_section() }, Section { terms, ..limited }] {
+        assert_eq!(decode_section(&encode_section(&section).unwrap()).unwrap(), section);
+    }
     assert_eq!(Envelope::decode(&envelope().encode().unwrap()).unwrap(), envelope());
     let mut head = full_head();
     head.sections = vec![[3; 32]];
@@ -119,9 +127,22 @@ fn golden_bytes_stay() {
     // With limits: another form, and the limits after all that was before.
     let limits = RateLimits { messages_per_s: Some(200), session_bytes_per_s: Some(3), ..RateLimits::NONE };
     assert_eq!(
-        hex(&encode_section(&Section { limits, ..section }).unwrap()),
+        hex(&encode_section(&Section { limits, ..section.clone() }).unwrap()),
         format!("0204{}{}00000001000000{} 01c8 00 fbe803 64 64 00 0103", hex(b"acme"), "09".repeat(16), "00")
             .replace(' ', "")
+    );
+    // With terms on edges: another one, and the terms after all that, which are the default for the limits.
+    let mut terms = EdgeTerms { class_weights: [4, 4, 2, 3], bytes_per_s: Some(9), ..EdgeTerms::DEFAULT };
+    terms.class_bytes_per_s[3] = Some(8);
+    assert_eq!(
+        hex(&encode_section(&Section { terms, ..section }).unwrap()),
+        format!(
+            "0304{}{}00000001000000{} 0000 fbe803 64 64 0000 04040203 0109 00 00 00 0108",
+            hex(b"acme"),
+            "09".repeat(16),
+            "00"
+        )
+        .replace(' ', "")
     );
     let file = Envelope { bundle_key_cert: vec![1], head: vec![2], signature: vec![8; 64], sections: vec![vec![3]] };
     assert_eq!(hex(&file.encode().unwrap()), format!("{}0101010240{}010103", hex(b"GLOCALB1"), "08".repeat(64)));

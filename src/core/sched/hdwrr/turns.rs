@@ -5,6 +5,7 @@ use hashbrown::HashSet;
 use super::super::pace::Pace;
 use super::super::{CLASS_WEIGHTS_DEFAULT, EdgeTerms};
 use super::{Flow, Hdwrr};
+use crate::name::Class;
 use crate::tenant::TenantKey;
 use crate::time::Time;
 
@@ -46,6 +47,18 @@ impl Hdwrr {
     #[must_use]
     pub fn terms(&self, tenant: TenantKey) -> EdgeTerms {
         self.paces.get(&tenant).map_or(EdgeTerms::DEFAULT, |pace| *pace.terms())
+    }
+
+    /// Whether a lane waits since its class or its tenant was found above a cap.
+    #[must_use]
+    pub fn rests(&self, tenant: TenantKey, class: Class) -> bool {
+        self.flows.get(&tenant).is_some_and(|flow| flow.lanes.rests(class) || flow.rests.is_some())
+    }
+
+    /// How many tenants wait since all that they have is above a cap.
+    #[must_use]
+    pub fn resting(&self) -> usize {
+        self.resting.len()
     }
 
     /// When the first of those that rest since they are above a cap may go on. Whoever drains comes back by itself then,

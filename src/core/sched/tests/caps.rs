@@ -119,7 +119,9 @@ fn what_comes_for_a_tenant_in_debt_is_announced_so_that_somebody_minds_the_time(
     push(&mut hdwrr, A, Class::Live, 100);
     assert!(!hdwrr.is_empty());
     assert_eq!(slice_of(&mut hdwrr).unwrap().class, Class::Live);
+    assert!(hdwrr.rests(A, Class::Bulk) && !hdwrr.rests(A, Class::Live) && hdwrr.resting() == 0);
     assert_eq!(slice_of(&mut hdwrr), None);
+    assert_eq!(hdwrr.resting(), 1);
     let sent = drain(&mut hdwrr, ZERO, Time(9 * SECOND.0), |_, _, _| {});
     assert_eq!(sent.into_iter().collect::<Vec<_>>(), [((A, Class::Bulk), 100)]);
     assert_eq!((hdwrr.entries(), hdwrr.wakes_at()), (0, None));

@@ -6,14 +6,13 @@ use glocal_core::count::Drop as DropReason;
 use glocal_core::identity::KeyId;
 use glocal_core::limits::{BRIDGE_REFUSALS_MAX, NARROWING_MS_MAX};
 use glocal_core::name::Class;
-use glocal_core::sched::QueuedFrame;
-use glocal_core::tenant::TenantKey;
+use glocal_core::sched::{EdgeTerms, QueuedFrame};
 use glocal_wire::slice::{SliceEvent, SliceReader};
 
 use super::*;
 use crate::driver::Command;
 use crate::lane_reader::{Arrivals, BridgeFault};
-use crate::lane_writer::{LaneWriter, StreamWrite};
+use crate::lane_writer::{Due, LaneWriter, StreamWrite};
 use crate::link::Handles;
 use crate::testing::{NOW, Node, denied, label, messages, publish, slice, subscribe};
 
@@ -164,12 +163,38 @@ fn cached_decisions_and_standing_subscriptions_do_not_outlive_a_bundle() {
 }
 
 #[test]
-fn weights_follow_the_bundle() {
+fn weights_and_caps_follow_the_bundle_under_what_is_queued() {
     let mut node = Node::new(1);
     node.up(0, 0);
-    renew(&mut node, 2, |section| section.weight = 7);
-    let key: TenantKey = node.tenant("tenantA").key();
-    node.link(0).inbox().with(|lanes| {
-        assert_eq!(lanes.sched().weight(key), 7);
+    let link = node.link(0);
+    let (capped, other) = (node.tenant("tenantA").key(), node.tenant("tenantB").key());
+    let terms = EdgeTerms { class_weights: [1, 2, 3, 4], bytes_per_s: Some(8_192), ..EdgeTerms::DEFAULT };
+    renew(&mut node, 2, |section| {
+        section.weight = 7;
+        if section.tenant.as_str() == "tenantA" {
+            section.terms = terms;
+        }
     });
+    link.inbox().with(|lanes| {
+        assert_eq!((lanes.sched().weight(capped), lanes.sched().weight(other)), (7, 7));
+        assert_eq!((lanes.sched().terms(capped), lanes.sched().terms(other)), (terms, EdgeTerms::DEFAULT));
+    });
+    let mut writer = LaneWriter::default();
+    let mut next = |node: &Node| link.inbox().with(|lanes| writer.next(&link, lanes, &node.shared, NOW, usize::MAX));
+    for _ in 0..8 {
+        queue(&node, "tenantA", &[b'a'; 4096]);
+    }
+    let bytes = |due: Option<Due>| match due {
+        Some(Due::Writes(writes)) => written(writes).iter().map(|event| event.matches('a').count()).sum::<usize>(),
+        other => panic!("{other:?}"),
+    };
+    let first = bytes(next(&node));
+    assert!(first < 8 * 4096, "{first}");
+    assert!(next(&node).is_none(), "nothing is due, and pushes of others wake whoever writes");
+    assert!(link.inbox().with(|lanes| lanes.sched().wakes_at()).is_some_and(|until| until > NOW));
+    // The tenant's cap goes while it has something queued, all of which comes.
+    renew(&mut node, 3, |section| section.terms = EdgeTerms::DEFAULT);
+    let rest = bytes(next(&node));
+    // The tenant's name on the wire has one, too.
+    assert!((8 * 4096..8 * 4096 + 20).contains(&(first + rest)), "{first} and {rest}");
 }

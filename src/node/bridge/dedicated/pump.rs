@@ -88,7 +88,7 @@ pub(in super::super) async fn run(context: &Context, link: &Link, ways: &Ways) -
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         let writes = tokio::select! {
-            due = writer::next(link, None, |lanes| take(context, link, ways, &mut writer, lanes)) => match due {
+            due = writer::next(context, link, None, |lanes| take(context, link, ways, &mut writer, lanes)) => match due {
                 Due::Writes(writes) => writes,
                 Due::Later(until) => {
                     tokio::time::sleep_until(context.clock.instant(until)).await;
