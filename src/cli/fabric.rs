@@ -409,6 +409,9 @@ fn tenant_lines(section: &Section, is_superuser: bool) -> Vec<String> {
     if section.terms != EdgeTerms::DEFAULT {
         lines.push(format!("    terms   {} on every edge", section.terms));
     }
+    if let Some(bytes) = section.memory_bytes {
+        lines.push(format!("    memory  at most {bytes} bytes per node"));
+    }
     for issuer in &section.issuers {
         lines.push(format!("    issuer  {} in {}", short(&issuer.key), join(issuer.regions.iter(), ", ")));
     }
@@ -510,6 +513,7 @@ fn section_document(section: &Section) -> Value {
             "session_bytes_per_s": limits.session_bytes_per_s,
         },
         "class_weights": by_class(section.terms.class_weights),
+        "memory_bytes": section.memory_bytes,
         "edge_bytes_per_s": section.terms.bytes_per_s,
         "edge_class_bytes_per_s": by_class(section.terms.class_bytes_per_s),
         "revocations": section.revocations.len(),

@@ -140,6 +140,8 @@ pub struct Section {
     pub limits: RateLimits,
     /// Weights of its classes, and the most it may send over any edge.
     pub terms: EdgeTerms,
+    /// Most bytes that all its sessions on one node may hold together, `None` for no limit beyond the node's.
+    pub memory_bytes: Option<u64>,
     /// Who is revoked.
     pub revocations: Vec<Revocation>,
     /// The tenant's own allow and deny lists per agent; deny wins.
@@ -162,6 +164,7 @@ impl Section {
             sessions_max: 0,
             limits: RateLimits::NONE,
             terms: EdgeTerms::DEFAULT,
+            memory_bytes: None,
             revocations: Vec::new(),
             rules: Vec::new(),
             owner_only_replies: false,

@@ -103,6 +103,8 @@ pub const SESSION_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const MEMORY_BYTES_DEFAULT: usize = 1024 * 1024 * 1024;
 /// Least that all sessions of a node, or of one tenant, may be configured to hold, in bytes: a few full lanes.
 pub const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
+/// Least that a section may let all sessions of its tenant hold on a node, in bytes: the steps of some sixty sessions.
+pub const TENANT_MEMORY_BYTES_MIN: usize = 1024 * 1024;
 /// Most that they may be configured to hold, in bytes: more than any machine has.
 pub const MEMORY_BYTES_MAX: usize = 1 << 44;
 /// Steps in which a session charges what its lanes hold to its tenant, in bytes, and what it may always hold: about what an

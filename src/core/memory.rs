@@ -104,13 +104,28 @@ pub struct Account {
     used: AtomicUsize,
     /// Sessions that hold anything.
     holders: AtomicUsize,
+    /// What they may hold by the tenant's section, beside what the node lets any tenant have.
+    own_max: AtomicUsize,
 }
 
 impl Account {
-    /// An empty account in a pool.
+    /// An empty account in a pool, bounded by that alone.
     #[must_use]
     pub const fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, used: AtomicUsize::new(0), holders: AtomicUsize::new(0) }
+        Self { pool, used: AtomicUsize::new(0), holders: AtomicUsize::new(0), own_max: AtomicUsize::new(usize::MAX) }
+    }
+
+    /// Changes what the tenant's section lets them hold, in bytes; `None` for no bound beside the node's. Sessions go by it from
+    /// their next batch on.
+    pub fn set_own(&self, bytes: Option<u64>) {
+        let bytes = bytes.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.own_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What they may hold together where nothing else is short: the lesser of what the node and the section allow, in bytes.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.pool.bounds().tenant_bytes.min(self.own_max.load(Ordering::Relaxed))
     }
 
     /// Bytes charged.
@@ -133,7 +148,7 @@ impl Account {
     }
 
     fn part(&self, in_all: usize) -> usize {
-        let budget = self.pool.budget(in_all);
+        let budget = self.pool.budget(in_all).min(self.own_max.load(Ordering::Relaxed));
         if self.used() <= budget {
             return usize::MAX;
         }

@@ -45,11 +45,13 @@ impl Tenant {
     /// A tenant with an empty table, whose sessions hold what they hold from this pool.
     #[must_use]
     pub fn new(key: TenantKey, section: Arc<Section>, pool: &Arc<Pool>) -> Self {
+        let memory = Account::new(Arc::clone(pool));
+        memory.set_own(section.memory_bytes);
         Self {
             key,
             id: section.tenant.clone(),
             ingress: Arc::new(Ingress::new(section.limits)),
-            memory: Arc::new(Account::new(Arc::clone(pool))),
+            memory: Arc::new(memory),
             section: ArcSwap::new(section),
             table: ArcSwap::from_pointee(Table::default()),
             generation: AtomicU64::new(Table::default().generation()),
@@ -199,7 +201,10 @@ impl Tenants {
             };
             by_id.insert(tenant.id().clone(), tenant);
         }
-        renewed.into_iter().for_each(|(tenant, section)| tenant.section.store(section));
+        for (tenant, section) in renewed {
+            tenant.memory.set_own(section.memory_bytes);
+            tenant.section.store(section);
+        }
         let gone = by_key.iter().filter(|t| !by_id.contains_key(t.id())).map(|t| (t.id().clone(), t.key())).collect();
         Ok(Self { by_id, by_key, gone, bounds: self.bounds, pool: Arc::clone(&self.pool) }.bounded(self.bounds))
     }

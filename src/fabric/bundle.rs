@@ -179,6 +179,7 @@ fn section(plan: &Plan, id: &TenantId, keys: &Keys, salt: &[u8]) -> Section {
         section.sessions_max = tenant.sessions_max;
         section.limits = tenant.limits;
         section.terms = tenant.terms;
+        section.memory_bytes = tenant.memory_bytes;
         section.owner_only_replies = tenant.owner_only_replies;
         section.issuers = tenant
             .regions

@@ -55,6 +55,9 @@ fn sections(lines: &mut Vec<String>, before: &Section, after: &Section) {
     changed(lines, &format!("{tenant}: sessions per node"), &before.sessions_max, &after.sessions_max);
     changed(lines, &format!("{tenant}: limits"), &before.limits, &after.limits);
     changed(lines, &format!("{tenant}: terms on edges"), &before.terms, &after.terms);
+    let memory =
+        |section: &Section| section.memory_bytes.map_or("not set".to_owned(), |bytes| format!("{bytes} bytes"));
+    changed(lines, &format!("{tenant}: memory"), &memory(before), &memory(after));
     changed(lines, &format!("{tenant}: owner-only replies"), &before.owner_only_replies, &after.owner_only_replies);
     set(lines, &format!("{tenant}: edge"), &before.edges, &after.edges);
     let issuers = |section: &Section| -> BTreeMap<String, String> {

@@ -137,6 +137,8 @@ pub struct TenantPlan {
     pub limits: RateLimits,
     /// Weights of its classes, and the most it may send over any edge.
     pub terms: EdgeTerms,
+    /// Most bytes that all its sessions on one node may hold together; `None` for no limit beyond the node's.
+    pub memory_bytes: Option<u64>,
 }
 
 /// One agent with a certificate.

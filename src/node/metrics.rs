@@ -196,6 +196,9 @@ impl NodeCollector {
         let tenants: Vec<_> = tenants.iter().collect();
         let used = tenants.iter().map(|t| (vec![("tenant", t.id().to_string())], t.memory().used() as u64));
         gauges(e, "tenant_memory_used_bytes", "Bytes that wait for a tenant's sessions", happened(used))?;
+        let own = tenants.iter().filter(|t| t.section().memory_bytes.is_some());
+        let own = own.map(|t| (vec![("tenant", t.id().to_string())], t.memory().max() as u64));
+        gauges(e, "tenant_memory_bound_bytes", "The same of tenants with a bound of their own", own.collect())?;
         for (name, help, read) in families {
             let samples = tenants.iter().flat_map(|t| {
                 Class::ALL.map(|class| (class_labels(t, class), read(t.counters().class(class)).value()))

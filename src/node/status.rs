@@ -111,6 +111,8 @@ pub struct TenantReport {
     pub edge_terms: String,
     /// Bytes that wait for its sessions here, as far as they are charged.
     pub memory_used_bytes: usize,
+    /// What may wait for them: the lesser of what bundle and configuration allow.
+    pub memory_bytes_max: usize,
     /// Per class, in the order live, ctrl, tele, bulk; silent classes are left out.
     pub classes: Vec<ClassReport>,
 }
@@ -223,6 +225,7 @@ fn tenant_report(tenant: &Tenant, (remote_filters, present): (usize, usize)) -> 
         present,
         denied,
         memory_used_bytes: tenant.memory().used(),
+        memory_bytes_max: tenant.memory().max(),
         limits: tenant.ingress().limits().to_string(),
         weight: tenant.section().weight,
         edge_terms: tenant.section().terms.to_string(),

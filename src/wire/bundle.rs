@@ -123,7 +123,7 @@ pub fn decode_head(bytes: &[u8]) -> Result<Head, BundleCodecError> {
 /// [`BundleCodecError::TooLarge`] above [`SECTION_BYTES_MAX`].
 pub fn encode_section(section: &Section) -> Result<Vec<u8>, BundleCodecError> {
     // As the earliest release knows it that can.
-    if section.terms != EdgeTerms::DEFAULT {
+    if section.terms != EdgeTerms::DEFAULT || section.memory_bytes.is_some() {
         return encode(&WireTerms::from(section), "section", SECTION_BYTES_MAX);
     }
     if section.limits != RateLimits::NONE {

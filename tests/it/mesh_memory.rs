@@ -163,6 +163,12 @@ async fn who_holds_most_gives_way_where_the_node_has_little() {
         |tenant: &str, class| context.shared.tenant(tenant).unwrap().counters().class(class).drops(DropReason::Memory);
     assert!(drops("tenantA", Class::Tele) > 0);
     assert_eq!(node.metric("glocal_sessions", &[]).await, 22);
+    // A newer bundle leaves the first one less: it gives up what is above that, and the other one keeps its own.
+    let before = used("tenantB");
+    fabric.edit_plan(|text| text.replacen("id = \"tenantA\"\n", "id = \"tenantA\"\nmemory_bytes = \"2 MiB\"\n", 1));
+    eventually("the first one to give way", || (used("tenantA") <= 2 << 20).then_some(())).await;
+    assert!(used("tenantB") >= before, "{} of {before}", used("tenantB"));
+    assert_eq!(node.metric("glocal_tenant_memory_bound_bytes", &["tenantA"]).await, 2 << 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]

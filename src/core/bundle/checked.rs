@@ -7,7 +7,8 @@ use super::{BundleError, EdgeEntry, Entries, Head, NodeEntry, Section, SectionDi
 use crate::identity::KeyId;
 use crate::limits::{
     AGENT_RULES_MAX, BUNDLE_GRACE_SECONDS, EDGES_MAX, GRANTS_MAX, ISSUER_REGIONS_MAX, ISSUERS_MAX,
-    MAX_PAYLOAD_BYTES_CEILING, NODES_MAX, REVOCATIONS_MAX, ROOTS_MAX, SUPERUSERS_MAX, TENANT_WEIGHT_MAX, TENANTS_MAX,
+    MAX_PAYLOAD_BYTES_CEILING, MEMORY_BYTES_MAX, NODES_MAX, REVOCATIONS_MAX, ROOTS_MAX, SUPERUSERS_MAX,
+    TENANT_MEMORY_BYTES_MIN, TENANT_WEIGHT_MAX, TENANTS_MAX,
 };
 use crate::name::{Label, NodeId, TenantId};
 use crate::time::UnixTime;
@@ -274,6 +275,9 @@ fn index_section(
     if !section.terms.is_valid() {
         return Err(BundleError::Terms { tenant: tenant.clone() });
     }
+    if let Some(bytes) = section.memory_bytes.filter(|bytes| !is_memory(*bytes)) {
+        return Err(BundleError::Memory { tenant: tenant.clone(), bytes });
+    }
     if section.weight == 0 || section.weight > TENANT_WEIGHT_MAX {
         return Err(BundleError::Weight { tenant: tenant.clone(), weight: section.weight });
     }
@@ -301,6 +305,10 @@ fn index_section(
     let issuers = index_issuers(&section)?;
     let revocations = RevocationIndex::build(&section.revocations, || format!("'{tenant}'"))?;
     Ok(TenantEntry { digest, edges, issuers, revocations, section })
+}
+
+fn is_memory(bytes: u64) -> bool {
+    usize::try_from(bytes).is_ok_and(|bytes| (TENANT_MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&bytes))
 }
 
 fn index_issuers(section: &Section) -> Result<BTreeMap<KeyId, BTreeSet<Label>>, BundleError> {

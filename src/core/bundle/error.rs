@@ -134,6 +134,14 @@ pub enum BundleError {
         /// The tenant.
         tenant: TenantId,
     },
+    /// The tenant's bound of memory is out of its range.
+    #[error("{bytes} bytes of memory of tenant '{tenant}' are out of range")]
+    Memory {
+        /// The tenant.
+        tenant: TenantId,
+        /// The bound.
+        bytes: u64,
+    },
     /// The tenant's weight is zero or above the limit.
     #[error("weight {weight} of tenant '{tenant}' is zero or too large")]
     Weight {

@@ -205,6 +205,7 @@ fn every_broken_section_names_its_tenant_and_entry() {
         (|s| s.limits.live_percent = 101, BundleError::Limits { tenant: acme_id.clone() }),
         (|s| s.terms.class_weights[2] = 0, BundleError::Terms { tenant: acme_id.clone() }),
         (|s| s.terms.bytes_per_s = Some(1), BundleError::Terms { tenant: acme_id.clone() }),
+        (|s| s.memory_bytes = Some(1), BundleError::Memory { tenant: acme_id.clone(), bytes: 1 }),
         (|s| s.weight = 0, BundleError::Weight { tenant: acme_id.clone(), weight: 0 }),
         (
             |s| s.weight = TENANT_WEIGHT_MAX + 1,

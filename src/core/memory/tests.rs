@@ -67,6 +67,23 @@ fn who_holds_most_of_a_scarce_pool_gives_way_first() {
 }
 
 #[test]
+fn the_lesser_of_what_node_and_section_allow_counts() {
+    let pool = pool(100, 10);
+    let (own, other) = (account(&pool), account(&pool));
+    let mut held = charge(&own, 6 * STEP);
+    let _others = charge(&other, 6 * STEP);
+    own.set_own(Some(5 * STEP as u64));
+    assert_eq!((own.max(), own.room(), own.keep()), (5 * STEP, 5 * STEP, 5 * STEP));
+    assert_eq!((other.max(), other.room()), (10 * STEP, ALL));
+    own.set_own(Some(50 * STEP as u64));
+    assert_eq!((own.max(), own.room()), (10 * STEP, ALL), "a section widens nothing");
+    held.settle(11 * STEP);
+    assert_eq!(own.room(), 10 * STEP);
+    own.set_own(None);
+    assert_eq!((own.max(), own.room()), (10 * STEP, 10 * STEP));
+}
+
+#[test]
 fn bounds_change_for_whoever_holds_anything() {
     let pool = pool(100, 50);
     let account = account(&pool);

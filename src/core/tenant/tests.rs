@@ -26,9 +26,10 @@ fn numbers_and_handles_outlive_changes_of_the_bundle() {
     let beta = Arc::clone(first.by_id("beta").unwrap());
     let mut heavier = section("beta");
     heavier.weight = 9;
+    heavier.memory_bytes = Some(1 << 20);
     let second = first.renew([section("alpha"), heavier].map(Arc::new)).unwrap();
     assert!(Arc::ptr_eq(&beta, second.by_id("beta").unwrap()), "the same handle, so sessions need not be told");
-    assert_eq!(beta.section().weight, 9);
+    assert_eq!((beta.section().weight, beta.memory().max()), (9, 1 << 20));
     assert_eq!(second.by_id("alpha").unwrap().key(), TenantKey(3), "never the number of one that has gone");
     assert!(second.by_id("acme").is_none() && second.by_id("zeta").is_none());
     assert_eq!((second.len(), second.iter().count()), (2, 2));

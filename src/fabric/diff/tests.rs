@@ -21,7 +21,7 @@ fn every_change_of_a_plan_is_a_line() {
     let changed = text
         .replacen(
             "weight = 1 ",
-            "messages_per_s = 1000\nbytes_per_s = \"1 MiB\"\nedge_bytes_per_s = 65536\nweight = 7 ",
+            "messages_per_s = 1000\nbytes_per_s = \"1 MiB\"\nedge_bytes_per_s = 65536\nmemory_bytes = \"64 MiB\"\nweight = 7 ",
             1,
         )
         .replacen("tenants = [\"*\"]", "tenants = [\"tenantA\"]", 1)
@@ -33,6 +33,7 @@ fn every_change_of_a_plan_is_a_line() {
         "~ max payload: 1048576 -> 2097152",
         "~ tenant tenantA: weight: 1 -> 7",
         "~ tenant tenantA: limits: none -> 1000 messages/s, 1048576 bytes/s, bursts of 1000 ms",
+        "~ tenant tenantA: memory: not set -> 67108864 bytes",
         "~ tenant tenantA: terms on edges: default -> at most 65536 bytes/s",
         "~ tenant tenantA: revocations: 1 came, 0 went",
         "- tenant tenantB: edge global-region-a",

@@ -201,7 +201,9 @@ fn check_tenants(draft: &Draft, regions: &[Label], problems: &mut Problems<'_>) 
     distinct(draft.tenants.iter().filter_map(|t| t.id.as_ref()), problems, "tenant");
     let mut tenants: Vec<TenantPlan> = Vec::new();
     let mut seen = BTreeSet::new();
-    for TenantDraft { id, weight, regions: named, owner_only_replies, sessions_max, limits, terms } in &draft.tenants {
+    for TenantDraft { id, weight, regions: named, owner_only_replies, sessions_max, limits, terms, memory_bytes } in
+        &draft.tenants
+    {
         for region in named {
             known_region(region, regions, problems);
         }
@@ -216,6 +218,7 @@ fn check_tenants(draft: &Draft, regions: &[Label], problems: &mut Problems<'_>) 
                 sessions_max: *sessions_max,
                 limits: *limits,
                 terms: *terms,
+                memory_bytes: *memory_bytes,
             });
         }
     }

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 
 use glocal_core::limits::{
     CLASS_WEIGHT_MAX, CONFIG_BYTES_MAX, EDGE_CAP_BYTES_MIN, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING,
-    MAX_PAYLOAD_BYTES_DEFAULT, NODES_MAX, RATE_BURST_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX, SERIAL_BYTES_MAX,
-    TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
+    MAX_PAYLOAD_BYTES_DEFAULT, MEMORY_BYTES_MAX, NODES_MAX, RATE_BURST_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX,
+    SERIAL_BYTES_MAX, TENANT_MEMORY_BYTES_MIN, TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
 };
 use glocal_core::name::{Class, Label, NodeId, RawFilter, TenantId};
 use glocal_core::rate::RateLimits;
@@ -67,6 +67,7 @@ pub(super) struct TenantDraft {
     pub(super) sessions_max: u32,
     pub(super) limits: RateLimits,
     pub(super) terms: EdgeTerms,
+    pub(super) memory_bytes: Option<u64>,
 }
 
 pub(super) struct AgentDraft {
@@ -271,6 +272,7 @@ fn read_tenant(table: &Reader<'_, '_>, problems: &mut Problems<'_>) -> TenantDra
         sessions_max: table.number(problems, "sessions_max", 0..=u32::MAX).unwrap_or(0),
         limits: read_limits(table, problems),
         terms: read_terms(table, problems),
+        memory_bytes: table.size(problems, "memory_bytes", TENANT_MEMORY_BYTES_MIN as u64..=MEMORY_BYTES_MAX as u64),
     }
 }
 

@@ -110,9 +110,9 @@ fn what_a_tenant_may_publish_reaches_its_section() {
 }
 
 #[test]
-fn what_a_tenant_gets_of_edges_reaches_its_section() {
+fn what_a_tenant_gets_of_edges_and_memory_reaches_its_section() {
     let keys = "weight = 3\nclass_weights = { live = 8, bulk = 2 }\nedge_bytes_per_s = \"10 MiB\"\n\
-                edge_class_bytes_per_s = { bulk = \"1 MiB\", tele = 8192 }\n";
+                edge_class_bytes_per_s = { bulk = \"1 MiB\", tele = 8192 }\nmemory_bytes = \"64 MiB\"\n";
     let plan = Plan::parse(&GOOD.replacen("weight = 3\n", keys, 1), "fabric.toml").unwrap();
     let terms = EdgeTerms {
         class_weights: [8, 4, 2, 2],
@@ -120,6 +120,7 @@ fn what_a_tenant_gets_of_edges_reaches_its_section() {
         class_bytes_per_s: [None, None, Some(8_192), Some(1 << 20)],
     };
     assert_eq!((plan.tenants[0].terms, plan.tenants[1].terms), (terms, EdgeTerms::DEFAULT));
+    assert_eq!((plan.tenants[0].memory_bytes, plan.tenants[1].memory_bytes), (Some(64 << 20), None));
 }
 
 #[test]
@@ -178,8 +179,14 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "weight = 3",
         "wieght = 3",
         "fabric.toml:20: tenant[0].wieght: unknown key; known here: burst_ms, bytes_per_s, class_weights, ctrl_percent, \
-             edge_bytes_per_s, edge_class_bytes_per_s, id, live_percent, messages_per_s, owner_only_replies, regions, \
-             session_bytes_per_s, session_messages_per_s, sessions_max, weight",
+             edge_bytes_per_s, edge_class_bytes_per_s, id, live_percent, memory_bytes, messages_per_s, owner_only_replies, \
+             regions, session_bytes_per_s, session_messages_per_s, sessions_max, weight",
+    ),
+    (
+        "weight = 3",
+        "memory_bytes = \"1 KiB\"",
+        "fabric.toml:20: tenant[0].memory_bytes: '1 KiB' is not a size between 1048576 and 17592186044416 bytes; write bytes, \
+             or a text such as \"1 MiB\"",
     ),
     ("weight = 3", "class_weights = 3", "fabric.toml:20: tenant[0].class_weights: expected a table, found integer"),
     (

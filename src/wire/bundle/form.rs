@@ -17,8 +17,8 @@ const FORM: u16 = 1;
 /// The form of sections with limits: a section of [`FORM`] with its limits after it. Brokers that know no limits refuse it
 /// rather than carry the tenant without them.
 pub(super) const FORM_LIMITED: u16 = 2;
-/// The form of sections with terms on edges: a section of [`FORM_LIMITED`], whether it limits anything or not, with its
-/// terms after it.
+/// The form of sections with terms on edges or a bound of memory: a section of [`FORM_LIMITED`], whether it limits anything
+/// or not, with both after it.
 pub(super) const FORM_TERMS: u16 = 3;
 
 const HEAD: &str = "head";
@@ -92,6 +92,7 @@ pub(super) struct WireTerms {
     class_weights: [u32; 4],
     edge_bytes_per_s: Option<u64>,
     edge_class_bytes_per_s: [Option<u64>; 4],
+    memory_bytes: Option<u64>,
 }
 
 #[derive(Encode, Decode)]
@@ -278,6 +279,7 @@ impl WireSection {
             sessions_max: self.sessions_max,
             limits: RateLimits::NONE,
             terms: EdgeTerms::DEFAULT,
+            memory_bytes: None,
             revocations: all(self.revocations, WireRevocation::parse)?,
             rules: all(self.rules, rule)?,
             owner_only_replies: self.owner_only_replies,
@@ -330,7 +332,13 @@ impl From<&Section> for WireTerms {
         let mut limited = WireLimited::from(section);
         limited.section.form = FORM_TERMS;
         let EdgeTerms { class_weights, bytes_per_s, class_bytes_per_s } = section.terms;
-        Self { limited, class_weights, edge_bytes_per_s: bytes_per_s, edge_class_bytes_per_s: class_bytes_per_s }
+        Self {
+            limited,
+            class_weights,
+            edge_bytes_per_s: bytes_per_s,
+            edge_class_bytes_per_s: class_bytes_per_s,
+            memory_bytes: section.memory_bytes,
+        }
     }
 }
 
@@ -341,7 +349,7 @@ impl WireTerms {
             bytes_per_s: self.edge_bytes_per_s,
             class_bytes_per_s: self.edge_class_bytes_per_s,
         };
-        Ok(Section { terms, ..self.limited.check()? })
+        Ok(Section { terms, memory_bytes: self.memory_bytes, ..self.limited.check()? })
     }
 }
 

@@ -97,7 +97,8 @@ fn everything_survives_encoding() {
         bytes_per_s: Some(5),
         class_bytes_per_s: [None, Some(6), Some(u64::MAX), None],
     };
-    for section in [Section { terms, ..full_section() }, Section { terms, ..limited }] {
+    let held = Section { memory_bytes: Some(u64::MAX), ..full_section() };
+    for section in [held, Section { terms, ..full_section() }, Section { terms, ..limited }] {
         assert_eq!(decode_section(&encode_section(&section).unwrap()).unwrap(), section);
     }
     assert_eq!(Envelope::decode(&envelope().encode().unwrap()).unwrap(), envelope());
@@ -135,9 +136,9 @@ fn golden_bytes_stay() {
     let mut terms = EdgeTerms { class_weights: [4, 4, 2, 3], bytes_per_s: Some(9), ..EdgeTerms::DEFAULT };
     terms.class_bytes_per_s[3] = Some(8);
     assert_eq!(
-        hex(&encode_section(&Section { terms, ..section }).unwrap()),
+        hex(&encode_section(&Section { terms, memory_bytes: Some(4096), ..section }).unwrap()),
         format!(
-            "0304{}{}00000001000000{} 0000 fbe803 64 64 0000 04040203 0109 00 00 00 0108",
+            "0304{}{}00000001000000{} 0000 fbe803 64 64 0000 04040203 0109 00 00 00 0108 01fb0010",
             hex(b"acme"),
             "09".repeat(16),
             "00"
