@@ -99,16 +99,16 @@ pub const EDGE_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 pub const EDGE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes one class of a session's egress may queue before its class's rule applies.
 pub const SESSION_LANE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes that the lanes of all sessions of a node may hold together where the machine does not say how much memory it has.
+/// Bytes that all queues of a node may hold together, of sessions, of edges and of what is not acknowledged, where the machine does not say how much memory it has.
 pub const MEMORY_BYTES_DEFAULT: usize = 1024 * 1024 * 1024;
-/// Least that all sessions of a node, or of one tenant, may be configured to hold, in bytes: a few full lanes.
+/// Least that a node, or one tenant on it, may be configured to hold, in bytes: a few full lanes.
 pub const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
-/// Least that a section may let all sessions of its tenant hold on a node, in bytes: the steps of some sixty sessions.
+/// Least that a section may let its tenant hold on a node, in bytes: the steps of some sixty sessions.
 pub const TENANT_MEMORY_BYTES_MIN: usize = 1024 * 1024;
 /// Most that they may be configured to hold, in bytes: more than any machine has.
 pub const MEMORY_BYTES_MAX: usize = 1 << 44;
-/// Steps in which a session charges what its lanes hold to its tenant, in bytes, and what it may always hold: about what an
-/// idle session costs anyway, so that light traffic touches nothing that is shared.
+/// Steps in which a session, an edge or a flow charges what it holds to its tenant, in bytes, and what it may always hold: about
+/// what an idle session costs anyway, so that light traffic touches nothing that is shared.
 pub const MEMORY_STEP_BYTES: usize = 16 * 1024;
 /// Charged against lane limits for every queued frame beside its bytes: what the bookkeeping of a small frame costs.
 pub const QUEUED_FRAME_OVERHEAD_BYTES: usize = 128;
@@ -475,7 +475,8 @@ pub const RELIABLE_KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const RELIABLE_EARLY_BYTES_MAX: usize = RELIABLE_WINDOW_BYTES_MAX;
 /// The same in messages: small ones cost their bookkeeping.
 pub const RELIABLE_EARLY_MESSAGES_MAX: usize = 65_536;
-/// What all flows of one node hold, kept and early together, in bytes.
+/// What all flows of one node hold, kept and early together, in bytes: when it is nearly used up, no tenant has more than an
+/// equal part.
 pub const RELIABLE_NODE_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Origins of which a target remembers the sequence, per tenant and class; idle ones go first.
 pub const RELIABLE_FLOWS_MAX: usize = 4_096;

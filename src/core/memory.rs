@@ -1,26 +1,32 @@
-//! Memory that queues for clients may take: one pool for the node, and in it an account for each tenant.
+//! Memory that queues may take: one pool for the node, and in it an account for each tenant.
 //!
-//! Lanes bound what one session holds, but nothing else bounds how many sessions do not read. Each session charges what its
-//! lanes hold to its own tenant, in steps of [`MEMORY_STEP_BYTES`], once for a batch and not for a message. When a tenant
-//! holds more than it may, those of its sessions that hold more than their part of it find their lanes full, by the rule of
-//! each class; the others go on as before. When the pool is nearly used up, what a tenant may hold is its part of the pool,
-//! so that whoever holds most gives way first. When it is used up, every session is held to one step.
+//! Lanes bound what one session or edge holds, but nothing else bounds how many sessions do not read, or how many edges a
+//! tenant fills. Each session charges what its lanes hold to its own tenant, in steps of [`MEMORY_STEP_BYTES`], once for a
+//! batch and not for a message; so does each edge for every tenant it has something of, and each flow of messages that are
+//! kept until they are acknowledged. Whoever charges is a holder. When a tenant holds more than it may, those of its holders
+//! that hold more than their part of it find their lanes full, by the rule of each class; the others go on as before. When
+//! the pool is nearly used up, what a tenant may hold is its part of the pool, so that whoever holds most gives way first.
+//! When it is used up, every holder is held to one step.
 //!
 //! Guarantees: what is charged is given back with the lanes; a tenant below its part is never limited before the pool is
-//! used up; beyond the pool there is at most a step for every session, and what was promised room before. A payload that
-//! many sessions wait for is charged to each of them in full.
+//! used up; beyond the pool there is at most a step for every holder, what was promised room before, and one message of each
+//! lane and flow that has nothing else. A payload that many wait for is charged to each of them in full.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use hashbrown::HashMap;
+use parking_lot::RwLock;
 
 use crate::limits::{MEMORY_BYTES_DEFAULT, MEMORY_STEP_BYTES};
+use crate::tenant::TenantKey;
 
-/// What sessions of a node and of any one tenant may hold, in bytes.
+/// What the holders of a node and of any one tenant may hold, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBounds {
-    /// All sessions of the node together.
+    /// All of the node together.
     pub node_bytes: usize,
-    /// All sessions of one tenant together.
+    /// All of one tenant together.
     pub tenant_bytes: usize,
 }
 
@@ -38,7 +44,7 @@ impl Default for MemoryBounds {
     }
 }
 
-/// What all sessions of a node hold.
+/// What all holders of a node hold.
 #[derive(Debug)]
 pub struct Pool {
     used: AtomicUsize,
@@ -46,6 +52,8 @@ pub struct Pool {
     holders: AtomicUsize,
     node_max: AtomicUsize,
     tenant_max: AtomicUsize,
+    /// The accounts of tenants by their numbers, for those who know no more of a tenant than that.
+    accounts: RwLock<HashMap<TenantKey, Weak<Account>>>,
 }
 
 impl Default for Pool {
@@ -57,13 +65,28 @@ impl Default for Pool {
 impl Pool {
     /// An empty pool.
     #[must_use]
-    pub const fn new(bounds: MemoryBounds) -> Self {
+    pub fn new(bounds: MemoryBounds) -> Self {
         Self {
             used: AtomicUsize::new(0),
             holders: AtomicUsize::new(0),
             node_max: AtomicUsize::new(bounds.node_bytes),
             tenant_max: AtomicUsize::new(bounds.tenant_bytes),
+            accounts: RwLock::default(),
         }
+    }
+
+    /// An account of a tenant, found by its number from now on.
+    #[must_use]
+    pub fn open(self: &Arc<Self>, tenant: TenantKey) -> Arc<Account> {
+        let account = Arc::new(Account::new(Arc::clone(self)));
+        self.accounts.write().insert(tenant, Arc::downgrade(&account));
+        account
+    }
+
+    /// The account of a tenant.
+    #[must_use]
+    pub fn account(&self, tenant: TenantKey) -> Option<Arc<Account>> {
+        self.accounts.read().get(&tenant)?.upgrade()
     }
 
     /// Changes the bounds; sessions go by them from their next batch on.
@@ -97,12 +120,12 @@ impl Pool {
     }
 }
 
-/// What the sessions of one tenant hold.
+/// What the holders of one tenant hold.
 #[derive(Debug)]
 pub struct Account {
     pool: Arc<Pool>,
     used: AtomicUsize,
-    /// Sessions that hold anything.
+    /// Those that have charged anything.
     holders: AtomicUsize,
     /// What they may hold by the tenant's section, beside what the node lets any tenant have.
     own_max: AtomicUsize,
@@ -134,14 +157,14 @@ impl Account {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What one session may hold before its lanes count as full; the greatest number where nothing is short.
+    /// What one holder may hold before its lanes count as full; the greatest number where nothing is short.
     #[must_use]
     pub fn room(&self) -> usize {
         let in_all = self.pool.used();
         if in_all >= self.pool.bounds().node_bytes { MEMORY_STEP_BYTES } else { self.part(in_all) }
     }
 
-    /// What one session may keep that does not read; the greatest number where its tenant holds no more than it may.
+    /// What one holder may keep that gives nothing off; the greatest number where its tenant holds no more than it may.
     #[must_use]
     pub fn keep(&self) -> usize {
         self.part(self.pool.used())
@@ -171,7 +194,7 @@ impl Account {
     }
 }
 
-/// What one session has charged to its tenant; given back when it is dropped.
+/// What one holder has charged to its tenant; given back when it is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,

@@ -45,13 +45,13 @@ impl Tenant {
     /// A tenant with an empty table, whose sessions hold what they hold from this pool.
     #[must_use]
     pub fn new(key: TenantKey, section: Arc<Section>, pool: &Arc<Pool>) -> Self {
-        let memory = Account::new(Arc::clone(pool));
+        let memory = pool.open(key);
         memory.set_own(section.memory_bytes);
         Self {
             key,
             id: section.tenant.clone(),
             ingress: Arc::new(Ingress::new(section.limits)),
-            memory: Arc::new(memory),
+            memory,
             section: ArcSwap::new(section),
             table: ArcSwap::from_pointee(Table::default()),
             generation: AtomicU64::new(Table::default().generation()),
@@ -124,7 +124,7 @@ impl Tenant {
         &self.ingress
     }
 
-    /// What its sessions hold.
+    /// What its sessions hold, what edges hold of it, and what is kept of it until it is acknowledged.
     #[must_use]
     pub const fn memory(&self) -> &Arc<Account> {
         &self.memory

@@ -473,8 +473,9 @@ impl Batch {
                     tally::note(shared, &tenant, class, &handles, frames);
                     if link.edge().may_send(tenant.key()) {
                         let pushed = lanes.push(tenant.key(), class, frame, &handles, &shared.brokers(), now);
-                        let lost = count(&tenant, class, pushed, DropReason::LaneFull, frames);
-                        lanes.note_lost(tenant.key(), class, DropReason::LaneFull, lost);
+                        let reason = lanes.sched().lost_by();
+                        let lost = count(&tenant, class, pushed, reason, frames);
+                        lanes.note_lost(tenant.key(), class, reason, lost);
                         given += u64::from(frames);
                         taken_out += lost;
                         if pushed != Pushed::Queued && class.is_reliable() {

@@ -40,6 +40,9 @@ pub use change::{Change, Life, Renewal};
 /// How often [`Driver::follow`] is to be called, in milliseconds.
 pub const FOLLOW_MS: u64 = 100;
 
+/// How often what edges hold of tenants that hold too much is given up, in milliseconds: as often as sessions do it.
+const SHED_MS: u64 = 1_000;
+
 /// Something for the control half to do.
 #[derive(Debug)]
 pub enum Command {
@@ -165,13 +168,15 @@ pub struct Driver {
     answers: Vec<(Arc<SessionPort>, wire::Control)>,
     pending: BTreeMap<(EdgeKey, TenantKey), VecDeque<Outgoing>>,
     denials: Vec<String>,
+    /// When what edges hold of tenants that hold too much is given up next.
+    shed_at: Time,
 }
 
 impl Driver {
     /// A driver of `control` on the node described by `shared`.
     #[must_use]
     pub const fn new(control: Control, shared: Arc<Shared>) -> Self {
-        Self { control, shared, answers: Vec::new(), pending: BTreeMap::new(), denials: Vec::new() }
+        Self { control, shared, answers: Vec::new(), pending: BTreeMap::new(), denials: Vec::new(), shed_at: Time(0) }
     }
 
     /// The control half, to be looked at.
@@ -302,6 +307,11 @@ impl Driver {
     /// [`FOLLOW_MS`] milliseconds, before [`Self::commit`].
     pub fn follow(&mut self, now: Time) {
         self.control.tick(now);
+        if now >= self.shed_at {
+            self.shed_at = now.plus_millis(SHED_MS);
+            let tenants = self.shared.tenants();
+            self.shared.links().iter().for_each(|link| link.inbox().with(|lanes| lanes.shed(&tenants)));
+        }
     }
 
     fn answer_subscribe(&mut self, port: Arc<SessionPort>, sid: u32, filter: String, added: Result<(), Deny>) {

@@ -91,7 +91,7 @@ pub struct EdgeLanes {
     sched: Hdwrr,
     announced: HashMap<(TenantKey, Class), Announced>,
     drops: Drops,
-    displaced: Vec<(TenantKey, Class, u64)>,
+    displaced: Vec<(TenantKey, Class, DropReason, u64)>,
     /// Frames lost here since the start, by reason; a place is made at its first loss.
     lost: Lost,
     /// Tenants whose lanes were emptied by [`Self::purge`] and are not reset on the wire yet.
@@ -145,7 +145,7 @@ impl EdgeLanes {
         }
         if let Pushed::DroppedOldest { frames, .. } = announced {
             // Lost to the announcement, not to the frame whose result the caller sees: counted with other lanes' drops.
-            self.displaced.push((tenant, class, frames));
+            self.displaced.push((tenant, class, self.sched.lost_by(), frames));
         }
         self.sched.push(tenant, class, frame, now, &mut self.drops)
     }
@@ -223,6 +223,12 @@ impl EdgeLanes {
         std::mem::take(&mut self.purged)
     }
 
+    /// Gives up, counted, what is queued of tenants that hold more than they may; see [`Hdwrr::shed`].
+    pub fn shed(&mut self, tenants: &Tenants) {
+        self.sched.shed(&mut self.drops);
+        self.count_drops(tenants);
+    }
+
     /// Takes the next slice; see [`Hdwrr::next_slice`].
     pub fn next_slice(&mut self, now: Time, out: &mut Vec<bytes::Bytes>) -> Option<glocal_core::sched::Slice> {
         self.sched.next_slice(now, out, &mut self.drops)
@@ -233,8 +239,8 @@ impl EdgeLanes {
         for record in self.drops.drain() {
             count(tenants, &mut self.lost, record.tenant, record.class, record.reason, record.frames);
         }
-        for (tenant, class, frames) in self.displaced.drain(..) {
-            count(tenants, &mut self.lost, Some(tenant), class, DropReason::LaneFull, frames);
+        for (tenant, class, reason, frames) in self.displaced.drain(..) {
+            count(tenants, &mut self.lost, Some(tenant), class, reason, frames);
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::limits::RELIABLE_NODE_BYTES_MAX;
+use glocal_core::memory::{Account, MemoryBounds, Pool};
 use glocal_core::name::{Class, Destination, RawName};
 use glocal_core::port::SessionPort;
 use glocal_core::reliable::Budget;
@@ -153,6 +154,8 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Flow {
     class: Class,
+    /// What it keeps against what its tenant may hold.
+    budget: Budget,
     outgoing: Mutex<Outgoing<Arc<Parcel>, Waiting>>,
     incoming: Mutex<Incoming<Arc<Parcel>>>,
     /// Sessions that wait for room.
@@ -162,9 +165,10 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    fn new(class: Class) -> Arc<Self> {
+    fn new(class: Class, accounts: &[Arc<Account>]) -> Arc<Self> {
         Arc::new(Self {
             class,
+            budget: Budget::new(accounts.iter().cloned()),
             outgoing: Mutex::default(),
             incoming: Mutex::default(),
             waiters: Mutex::default(),
@@ -192,10 +196,10 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    fn new() -> Arc<Self> {
+    fn new(accounts: &[Arc<Account>]) -> Arc<Self> {
         Arc::new(Self {
-            ctrl: Flow::new(Class::Ctrl),
-            bulk: Flow::new(Class::Bulk),
+            ctrl: Flow::new(Class::Ctrl, accounts),
+            bulk: Flow::new(Class::Bulk, accounts),
             lives: Mutex::default(),
             requests: Mutex::default(),
         })
@@ -220,25 +224,30 @@ pub struct Reliable {
     tenants: RwLock<HashMap<TenantKey, Arc<Flows>>>,
     /// The lives of brokers as they have signed them themselves: what others say of later ones is not believed.
     signed: RwLock<HashMap<BrokerIndex, u64>>,
-    budget: Budget,
+    /// The node's memory, in which each tenant has its account.
+    memory: Arc<Pool>,
+    /// What all flows keep together, shared among the tenants by the same rule: whoever keeps most gives way first.
+    kept: Arc<Pool>,
     bringers: AtomicU64,
-}
-
-impl Default for Reliable {
-    fn default() -> Self {
-        Self {
-            tenants: RwLock::default(),
-            signed: RwLock::default(),
-            budget: Budget::new(RELIABLE_NODE_BYTES_MAX),
-            bringers: AtomicU64::new(TICK.0 + 1),
-        }
-    }
 }
 
 /// Who looks after what waits for room in a lane.
 const TICK: Bringer = Bringer(0);
 
 impl Reliable {
+    /// No flows yet; what they will keep is charged to the tenants' accounts in this pool.
+    #[must_use]
+    pub fn new(memory: Arc<Pool>) -> Self {
+        let (node_bytes, tenant_bytes) = (RELIABLE_NODE_BYTES_MAX, RELIABLE_NODE_BYTES_MAX);
+        Self {
+            tenants: RwLock::default(),
+            signed: RwLock::default(),
+            memory,
+            kept: Arc::new(Pool::new(MemoryBounds { node_bytes, tenant_bytes })),
+            bringers: AtomicU64::new(TICK.0 + 1),
+        }
+    }
+
     /// A fresh number for a reader.
     #[must_use]
     pub fn bringer(&self) -> Bringer {
@@ -256,7 +265,7 @@ impl Reliable {
     /// Bytes of all messages that are kept.
     #[must_use]
     pub fn kept_bytes(&self) -> usize {
-        self.budget.used()
+        self.tenants.read().values().flat_map(|flows| flows.both()).map(|flow| flow.budget.used()).sum()
     }
 
     /// What of a tenant is on its way to brokers that have not acknowledged all of it.
@@ -284,7 +293,9 @@ impl Reliable {
         if let Some(flows) = self.known(tenant) {
             return flows;
         }
-        Arc::clone(self.tenants.write().entry(tenant).or_insert_with(Flows::new))
+        let accounts =
+            || -> Vec<_> { self.memory.account(tenant).into_iter().chain([self.kept.open(tenant)]).collect() };
+        Arc::clone(self.tenants.write().entry(tenant).or_insert_with(|| Flows::new(&accounts())))
     }
 
     /// A tenant's flows, if there are any.
@@ -333,7 +344,7 @@ pub(crate) struct Unsettled {
 pub(crate) fn settle(batch: &mut Batch, shared: &Shared, now: Time) {
     while let Some(unsettled) = batch.unsettled.pop() {
         let Unsettled { flow, tenant, origin, bringer, .. } = &unsettled;
-        let (class, budget) = (flow.class.code(), &shared.reliable().budget);
+        let (class, budget) = (flow.class.code(), &flow.budget);
         loop {
             let mut incoming = flow.incoming.lock();
             let acknowledgement = incoming.settle(*origin, *bringer);

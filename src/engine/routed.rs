@@ -120,16 +120,14 @@ fn queue(
         let frame = QueuedFrame::new(frame.freeze()).pinned();
         let pushed = lanes.push(tenant.key(), class, frame, &handles, &brokers, now);
         if let Pushed::DroppedOldest { frames, .. } = pushed {
-            lanes.note_lost(tenant.key(), class, DropReason::LaneFull, frames);
+            let reason = lanes.sched().lost_by();
+            lanes.note_lost(tenant.key(), class, reason, frames);
+            tenant.counters().class(class).dropped(reason, frames);
         }
         pushed
     });
     match pushed {
         Some(Pushed::DroppedNewest) | None => lost(DropReason::Unsaid),
-        Some(Pushed::DroppedOldest { frames, .. }) => {
-            tenant.counters().class(class).dropped(DropReason::LaneFull, frames);
-            true
-        }
-        Some(Pushed::Queued) => true,
+        Some(Pushed::DroppedOldest { .. } | Pushed::Queued) => true,
     }
 }

@@ -68,6 +68,7 @@ impl Shared {
             max_payload_bytes: head.max_payload_bytes,
             tenant_id_form: head.tenant_id_form,
             bundle: ArcSwap::from_pointee((head.epoch, head.version)),
+            reliable: Reliable::new(Arc::clone(policy.tenants().memory())),
             policy_epoch: AtomicU64::new(policy.epoch()),
             policy: ArcSwap::new(policy),
             brokers: ArcSwap::new(brokers),
@@ -77,7 +78,6 @@ impl Shared {
             next_session: AtomicU64::new(1),
             next_sender: AtomicU32::new(1),
             next_turn: AtomicU64::new(0),
-            reliable: Reliable::default(),
             open_tallies: tally::Open::default(),
         }
     }

@@ -189,13 +189,14 @@ impl NodeCollector {
         ];
         let tenants = self.0.shared.tenants();
         let bounds = tenants.memory().bounds();
-        gauges(e, "memory_used_bytes", "Bytes that wait for all sessions", one(tenants.memory().used() as u64))?;
-        gauges(e, "memory_max_bytes", "Bytes that may wait for all sessions", one(bounds.node_bytes as u64))?;
+        let used = one(tenants.memory().used() as u64);
+        gauges(e, "memory_used_bytes", "Bytes that wait for sessions, edges and acknowledgements", used)?;
+        gauges(e, "memory_max_bytes", "Bytes that may wait for them", one(bounds.node_bytes as u64))?;
         let of_tenant = one(bounds.tenant_bytes as u64);
-        gauges(e, "tenant_memory_max_bytes", "Bytes that may wait for any one tenant's sessions", of_tenant)?;
+        gauges(e, "tenant_memory_max_bytes", "Bytes of any one tenant that may wait", of_tenant)?;
         let tenants: Vec<_> = tenants.iter().collect();
         let used = tenants.iter().map(|t| (vec![("tenant", t.id().to_string())], t.memory().used() as u64));
-        gauges(e, "tenant_memory_used_bytes", "Bytes that wait for a tenant's sessions", happened(used))?;
+        gauges(e, "tenant_memory_used_bytes", "Bytes of a tenant that wait", happened(used))?;
         let own = tenants.iter().filter(|t| t.section().memory_bytes.is_some());
         let own = own.map(|t| (vec![("tenant", t.id().to_string())], t.memory().max() as u64));
         gauges(e, "tenant_memory_bound_bytes", "The same of tenants with a bound of their own", own.collect())?;

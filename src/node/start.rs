@@ -364,6 +364,7 @@ pub(crate) fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Cl
     handle.set_dedicated(edge.mode == EdgeMode::Dedicated);
     let link = Link::new(handle, HdwrrConfig::default());
     link.inbox().with(|lanes| {
+        lanes.sched_mut().charge_to(Arc::clone(tenants.memory()));
         for tenant in tenants.iter() {
             let section = tenant.section();
             lanes.sched_mut().set_weight(tenant.key(), section.weight);

@@ -15,7 +15,7 @@ use glocal_wire::control::Control;
 use tokio::net::TcpSocket;
 
 use crate::support::fabric::Fabric;
-use crate::support::node::{Local, Process, REGION_A, metric};
+use crate::support::node::{Local, Mesh, Process, REGION_A, metric};
 use crate::support::peer::{NATIVE, Peer, tls_of};
 use crate::support::{eventually, eventually_blocking, message, resident, soon};
 
@@ -234,4 +234,70 @@ async fn two_hundred_that_do_not_read_hold_what_their_tenant_may() {
     println!("{count} beside it, the slowest took {longest:?}");
     assert!(count > 100 && longest < Duration::from_secs(1), "{count} messages, {longest:?}");
     assert_eq!(andy.statistics().reconnects + alice.statistics().reconnects + bob.statistics().reconnects, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_that_floods_a_slow_edge_in_every_class_is_held_to_its_memory_and_another_notices_nothing() {
+    const NODE: usize = 16 * 1024 * 1024;
+    let fabric = Fabric::new();
+    let file = fabric.config(REGION_A);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let slow = text.replace("peer = \"global/broker-g\"", "peer = \"global/broker-g\"\nrate = \"2 Mbit/s\"");
+    std::fs::write(&file, format!("memory_bytes = {NODE}\n{slow}")).unwrap();
+    let mesh = Mesh::start(&fabric).await;
+    let context = mesh.a.0.context();
+    let pool = Arc::clone(context.shared.tenants().memory());
+    assert_eq!(pool.bounds(), MemoryBounds { node_bytes: NODE, tenant_bytes: NODE / 2 });
+    let anna = fabric.client(mesh.b.at(), "anna").await;
+    let _of_anna = anna.subscribe("flood", None).await.unwrap();
+    let (bob, berta) = (fabric.client(mesh.a.at(), "bob").await, fabric.client(mesh.b.at(), "berta").await);
+    let of_berta = berta.subscribe("steady", None).await.unwrap();
+    mesh.a.knows_filters("tenantA", 1).await;
+    mesh.a.knows_filters("tenantB", 1).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut floods = Vec::new();
+    for class in Class::ALL {
+        let (client, stop) = (fabric.client(mesh.a.at(), "alice").await, Arc::clone(&stop));
+        floods.push(tokio::spawn(async move {
+            let mut count = 0u32;
+            while !stop.load(Ordering::Relaxed) {
+                let publish = Publish { class: Some(class), ..Publish::new("flood", vec![1; 8 * 1024]) };
+                if tokio::time::timeout(Duration::from_millis(100), client.publish_with(publish)).await.is_ok() {
+                    count += 1;
+                }
+                tokio::time::sleep(Duration::from_micros(500)).await;
+            }
+            (class, count)
+        }));
+    }
+    let beside = tokio::spawn(steady(bob, of_berta, "steady", Arc::clone(&stop)));
+    let used = |tenant: &str| context.shared.tenant(tenant).unwrap().memory().used();
+    let (mut most, mut most_of_a) = (0, 0);
+    let until = Instant::now() + Duration::from_secs(12);
+    while Instant::now() < until {
+        most = most.max(pool.used());
+        most_of_a = most_of_a.max(used("tenantA"));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (count, longest) = beside.await.unwrap();
+    println!("{} KiB in all, {} KiB of the flood; {count} beside it, {longest:?}", most / 1024, most_of_a / 1024);
+    for flood in floods {
+        let (class, count) = flood.await.unwrap();
+        println!("{class}: {count} published");
+    }
+    assert!(most_of_a > NODE / 4, "{most_of_a} bytes are not much");
+    // A step and a message for each of: the edge, ctrl and bulk.
+    let slack = 3 * (MEMORY_STEP_BYTES + 16 * 1024);
+    assert!(most_of_a <= NODE / 2 + slack, "{most_of_a}");
+    assert!(most <= NODE, "{most}");
+    assert!(count > 100 && longest < Duration::from_secs(1), "{count} messages, {longest:?}");
+    let drops =
+        |tenant: &str, class| context.shared.tenant(tenant).unwrap().counters().class(class).drops(DropReason::Memory);
+    for class in [Class::Live, Class::Tele] {
+        assert!(drops("tenantA", class) > 0, "{class}");
+        assert_eq!(drops("tenantB", class), 0, "{class}");
+    }
+    let labels = ["edge=\"global-region-a\"", "tenant=\"tenantA\"", "class=\"tele\"", "reason=\"memory\""];
+    assert!(mesh.a.metric("glocal_edge_dropped_total", &labels).await > 0);
 }

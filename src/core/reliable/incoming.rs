@@ -141,7 +141,7 @@ impl<M> Incoming<M> {
     /// Keeps a message whose turn it is not, or that finds no room in a lane; [`Self::offer`] has said so.
     pub fn keep(&mut self, place: &Place, message: M, budget: &Budget) {
         let Some(flow) = self.flows.get_mut(&place.origin) else { return };
-        let _ = budget.take(place.bytes) || budget.force(place.bytes);
+        budget.take(place.bytes);
         flow.early_bytes += place.bytes;
         let early = Early { back: place.back, bytes: place.bytes, message };
         if let Some(replaced) = flow.early.insert(place.seq, early) {

@@ -309,8 +309,7 @@ impl<M: Clone, R> Outgoing<M, R> {
         let copies = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
         let counting = wanted.iter().fold(0u32, |sum, wanted| sum.saturating_add(u32::from(wanted.counts)));
         self.kept += bytes;
-        // Whoever asked for room has it; what is sent instead of something else must not be refused.
-        let _ = budget.take(bytes) || budget.force(bytes);
+        budget.take(bytes);
         self.letters.insert(seq, Letter { message, bytes, waiting: copies, receipt });
         if let Some(waiting) = self.receipts.get_mut(&receipt.0) {
             waiting.copies = waiting.copies.saturating_add(counting);

@@ -1,5 +1,7 @@
 //! One origin, some targets, and a network that loses, doubles and reorders: exactly once, in order, nothing lost.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use smallvec::SmallVec;
 
@@ -8,10 +10,11 @@ use super::incoming::{Bringer, Incoming, Place, Verdict};
 use super::outgoing::{AckError, Finished, Outgoing, Receipt, Sending, Step, Wanted, Way};
 use crate::edge::EdgeKey;
 use crate::limits::{
-    RELIABLE_EARLY_BYTES_MAX, RELIABLE_EARLY_MESSAGES_MAX, RELIABLE_FLOWS_MAX, RELIABLE_GIVE_UP_MS, RELIABLE_IDLE_MS,
-    RELIABLE_KEPT_BYTES_MAX, RELIABLE_NODE_BYTES_MAX, RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MIN,
-    RELIABLE_WINDOW_BYTES_FIRST,
+    MEMORY_STEP_BYTES, RELIABLE_EARLY_BYTES_MAX, RELIABLE_EARLY_MESSAGES_MAX, RELIABLE_FLOWS_MAX, RELIABLE_GIVE_UP_MS,
+    RELIABLE_IDLE_MS, RELIABLE_KEPT_BYTES_MAX, RELIABLE_NODE_BYTES_MAX, RELIABLE_TIMEOUT_MS_FIRST,
+    RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST,
 };
+use crate::memory::{Account, MemoryBounds, Pool};
 use crate::name::QueueGroup;
 use crate::routes::BrokerIndex;
 use crate::time::Time;
@@ -23,7 +26,13 @@ const TARGETS: u32 = 3;
 const BYTES: usize = 1_000;
 
 fn budget() -> Budget {
-    Budget::new(RELIABLE_NODE_BYTES_MAX)
+    budget_of(RELIABLE_NODE_BYTES_MAX)
+}
+
+/// A budget in a pool of its own.
+fn budget_of(bytes: usize) -> Budget {
+    let pool = Arc::new(Pool::new(MemoryBounds { node_bytes: bytes, tenant_bytes: bytes }));
+    Budget::new([Arc::new(Account::new(pool))])
 }
 
 fn way(bridge: u64) -> Option<Way> {
@@ -340,11 +349,41 @@ fn what_is_kept_is_bounded_over_all_targets_and_the_node() {
         outgoing.accept(0, big, &[wanted(target, 0)], Receipt::default(), &node, now);
     }
     assert!(!outgoing.room([BrokerIndex(1000)], 1, &node), "full");
-    let small = Budget::new(10);
+    let small = budget_of(2 * MEMORY_STEP_BYTES);
     let mut outgoing = Outgoing::<u64, u64>::default();
-    assert!(outgoing.room([BrokerIndex(1)], 10, &small) && !outgoing.room([BrokerIndex(1)], 11, &small));
-    outgoing.accept(0, 10, &[wanted(1, 0)], Receipt::default(), &small, now);
-    assert!(!outgoing.room([BrokerIndex(2)], 1, &small));
+    assert!(outgoing.room([BrokerIndex(1)], big, &small), "whoever keeps nothing has room for one");
+    outgoing.accept(0, 2 * MEMORY_STEP_BYTES, &[wanted(1, 0)], Receipt::default(), &small, now);
+    assert!(!small.take_short() && !outgoing.room([BrokerIndex(2)], 1, &small) && small.take_short());
+}
+
+#[test]
+fn whoever_keeps_most_of_a_scarce_node_gives_way_first() {
+    const STEP: usize = MEMORY_STEP_BYTES;
+    let pool = Arc::new(Pool::new(MemoryBounds { node_bytes: 64 * STEP, tenant_bytes: 64 * STEP }));
+    let tenants = [(); 2].map(|()| Arc::new(Account::new(Arc::clone(&pool))));
+    let [noisy, calm] = tenants.each_ref().map(|tenant| Budget::new([Arc::clone(tenant)]));
+    while noisy.fits(1_000) {
+        noisy.take(1_000);
+    }
+    assert!((63 * STEP..=65 * STEP).contains(&noisy.used()), "alone, it may have all: {}", noisy.used());
+    assert!(calm.fits(STEP));
+    calm.take(STEP);
+    assert!(!calm.fits(STEP), "all is used up");
+    // As it is acknowledged the other one gets its half, and the first one no more than that.
+    while noisy.used() > 34 * STEP {
+        noisy.give(1_000);
+        let _ = noisy.fits(1_000) && {
+            noisy.take(1_000);
+            true
+        };
+        while calm.fits(1_000) && calm.used() < 30 * STEP {
+            calm.take(1_000);
+        }
+    }
+    assert!(calm.used() >= 28 * STEP, "{}", calm.used() / STEP);
+    noisy.give(noisy.used());
+    calm.give(calm.used());
+    assert_eq!(pool.used(), 0);
 }
 
 #[test]

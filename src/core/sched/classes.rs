@@ -102,23 +102,12 @@ impl ClassLanes {
     /// Queues a frame where no more memory is to be had: a `live` lane gives up twice as much of its oldest as comes, or
     /// all it can; everything else is refused.
     pub(super) fn push_in_place(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
-        let lane = self.queue.lane(class);
-        let excess = (lane.held() - lane.kept()).min(2 * frame.held());
-        if class == Class::Live && excess >= frame.held() {
-            self.queue.push(&self.config, class, frame, Pressure { excess, is_short: true }, now)
-        } else {
-            Pushed::DroppedNewest
-        }
+        self.queue.push_in_place(&self.config, class, frame, now)
     }
 
     /// Drops the oldest of the lossy lanes until all lanes hold at most `held_max`, or nothing of that is left.
     pub(super) fn shed(&mut self, held_max: usize, drops: &mut Drops) {
-        for class in [Class::Live, Class::Tele] {
-            while self.held() > held_max {
-                let Some(lost) = self.queue.drop_oldest(class) else { break };
-                drops.add(None, class, DropReason::Memory, lost);
-            }
-        }
+        self.queue.shed(held_max, None, drops);
     }
 
     /// Bytes in all lanes with the bookkeeping of every frame.
@@ -294,6 +283,33 @@ impl ClassQueue {
             *self.credit_mut(class) = self.quantum(config, class);
         }
         if lost.frames > 0 { Pushed::DroppedOldest { frames: lost.frames, bytes: lost.bytes } } else { Pushed::Queued }
+    }
+
+    /// As [`ClassLanes::push_in_place`].
+    pub(super) fn push_in_place(
+        &mut self,
+        config: &ClassConfig,
+        class: Class,
+        frame: QueuedFrame,
+        now: Time,
+    ) -> Pushed {
+        let lane = self.lane(class);
+        let excess = (lane.held() - lane.kept()).min(2 * frame.held());
+        if class == Class::Live && excess >= frame.held() {
+            self.push(config, class, frame, Pressure { excess, is_short: true }, now)
+        } else {
+            Pushed::DroppedNewest
+        }
+    }
+
+    /// As [`ClassLanes::shed`].
+    pub(super) fn shed(&mut self, held_max: usize, tenant: Option<TenantKey>, drops: &mut Drops) {
+        for class in [Class::Live, Class::Tele] {
+            while self.held() > held_max {
+                let Some(lost) = self.drop_oldest(class) else { break };
+                drops.add(tenant, class, DropReason::Memory, lost);
+            }
+        }
     }
 
     pub(super) fn has_room(&self, config: &ClassConfig, class: Class, len: usize) -> bool {

@@ -21,6 +21,7 @@
 //! knows when to come back ([`Hdwrr::wakes_at`]).
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
@@ -32,12 +33,16 @@ use super::{DropReason, Drops, Lanes, Pushed, QueuedFrame};
 use crate::limits::{
     EDGE_BYTES_DEFAULT, EDGE_LANE_BYTES_MAX, LABEL_BYTES_MAX, SLICE_BYTES_MAX, SPARE_LANES_MAX, TENANT_WEIGHT_MAX,
 };
+use crate::memory::Pool;
 use crate::name::Class;
 use crate::rate::TokenBucket;
 use crate::tenant::TenantKey;
 use crate::time::Time;
 
+mod memory;
 mod turns;
+
+use memory::Share;
 
 /// Largest slice, leaving room for the header of a slice that opens its lane (DESIGN section 6).
 const SLICE_BYTES_DEFAULT: usize = SLICE_BYTES_MAX - 2 - LABEL_BYTES_MAX;
@@ -104,6 +109,10 @@ pub struct Hdwrr {
     resting: BTreeSet<(Time, TenantKey)>,
     fattest: Fattest,
     shaper: Option<TokenBucket>,
+    /// Where what is queued is charged; nowhere without one.
+    pool: Option<Arc<Pool>>,
+    /// Whether the last frame was refused, or others dropped for it, for want of memory.
+    is_short: bool,
     /// Emptied flows for reuse, boxed as in `flows`, so that neither admitting nor forgetting moves lanes.
     #[expect(clippy::vec_box, reason = "the boxes go back into the map")]
     spare: Vec<Box<Flow>>,
@@ -133,6 +142,8 @@ struct Flow {
     rests: Option<Time>,
     /// Whether it has a cap.
     is_capped: bool,
+    /// What is charged to the tenant.
+    share: Option<Share>,
     /// Whether it lost its place in `new` or `old` while it took no turns.
     is_off: bool,
 }
@@ -168,6 +179,8 @@ impl Hdwrr {
             resting: BTreeSet::new(),
             fattest: Fattest::default(),
             shaper: None,
+            pool: None,
+            is_short: false,
             spare: Vec::new(),
             open: None,
             active: 0,
@@ -189,6 +202,15 @@ impl Hdwrr {
     ) -> Pushed {
         if frame.is_empty() {
             return Pushed::Queued;
+        }
+        self.is_short = false;
+        if let Some(flow) = self.flows.get_mut(&tenant)
+            && flow.is_short_of(&frame, tenant, self.pool.as_ref())
+        {
+            self.is_short = true;
+            let pushed = flow.lanes.push_in_place(&self.config.classes, class, frame, now);
+            self.settle(tenant);
+            return pushed;
         }
         let mut excess = self.excess(frame.held());
         if excess > 0 && !self.is_above_part(tenant, frame.held()) {
@@ -351,15 +373,19 @@ impl Hdwrr {
         let Some(flow) = self.flows.get_mut(&tenant) else { return Purged::default() };
         let purged = Purged { mid_frame: flow.lanes.mid_frame() };
         flow.lanes.clear(Some(tenant), drops);
-        let is_off = flow.is_off;
         self.settle(tenant);
-        if is_off {
+        self.look_after(tenant);
+        purged
+    }
+
+    /// Gives up the places of those who have nothing queued any more, as far as nobody would see it.
+    fn look_after(&mut self, tenant: TenantKey) {
+        if self.flows.get(&tenant).is_some_and(|flow| flow.is_off && flow.lanes.is_empty()) {
             self.remove(tenant);
         }
         if self.active == 0 {
             self.forget_all();
         }
-        purged
     }
 
     /// Bytes queued for all tenants.
@@ -447,6 +473,7 @@ impl Hdwrr {
         self.held = self.held - flow.held + held;
         let was_active = flow.is_active();
         (flow.bytes, flow.held) = (bytes, held);
+        flow.charge(tenant, self.pool.as_ref());
         self.active = self.active + usize::from(flow.is_active()) - usize::from(was_active);
         let rank = Fattest::rank(held, flow.weight);
         if rank != flow.rank {
@@ -475,6 +502,7 @@ impl Hdwrr {
             if let Some(until) = flow.rests.take() {
                 self.resting.remove(&(until, tenant));
             }
+            flow.share = None;
             self.weight_sum -= u64::from(flow.weight);
             if self.spare.len() < SPARE_LANES_MAX {
                 self.spare.push(flow);

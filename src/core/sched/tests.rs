@@ -4,6 +4,7 @@ mod bound;
 mod caps;
 mod gate;
 mod lanes;
+mod memory;
 mod model;
 mod shares;
 mod window;

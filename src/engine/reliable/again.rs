@@ -34,7 +34,11 @@ pub fn tick(shared: &Shared, now: Time, batch: &mut Batch) {
         let Some(tenant) = tenants.by_key(key) else { continue };
         for flow in flows.both() {
             send_due(shared, tenant, flow, &flows, now, batch);
-            wake_kept(shared, tenant, flow, now, batch);
+            wake_kept(tenant, flow, now, batch);
+            if flow.budget.take_short() {
+                // What others of the tenant have given back wakes nobody.
+                flow.wake();
+            }
         }
         batch.relieve(shared, now);
     }
@@ -50,7 +54,7 @@ fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flo
     if outgoing.is_idle() {
         return outgoing.sweep(now);
     }
-    let due = outgoing.due(now, &shared.reliable().budget, |broker| way(shared, &routes, tenant.key(), broker));
+    let due = outgoing.due(now, &flow.budget, |broker| way(shared, &routes, tenant.key(), broker));
     drop(outgoing);
     for sending in &due.sendings {
         send(shared, tenant, flow.class, &routes, sending, batch);
@@ -65,10 +69,10 @@ fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flo
 }
 
 /// Messages whose turn has come and that found no room, or whose bringer has ended.
-fn wake_kept(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, now: Time, batch: &mut Batch) {
+fn wake_kept(tenant: &Arc<Tenant>, flow: &Arc<Flow>, now: Time, batch: &mut Batch) {
     let mut incoming = flow.incoming.lock();
     let mut ended = Vec::new();
-    incoming.give_up(now, &shared.reliable().budget, &mut ended);
+    incoming.give_up(now, &flow.budget, &mut ended);
     tenant.counters().class(flow.class).dropped(DropReason::OriginGone, ended.len() as u64);
     let waiting: SmallVec<[BrokerIndex; 4]> = incoming.waiting().collect();
     let ready = waiting.into_iter().filter(|origin| incoming.ready(*origin, TICK, now).is_some());
@@ -114,11 +118,11 @@ pub(crate) fn heard(shared: &Shared, tenant: Option<TenantKey>, broker: BrokerIn
 
 /// Takes back what an earlier life of a broker has not acknowledged, and forgets what came of it too early.
 fn reborn(shared: &Shared, tenant: TenantKey, flow: &Flow, broker: BrokerIndex, life: u64) {
-    let ended = flow.incoming.lock().reborn(broker, life, &shared.reliable().budget).len();
+    let ended = flow.incoming.lock().reborn(broker, life, &flow.budget).len();
     if let Some(tenant) = shared.tenants().by_key(tenant) {
         tenant.counters().class(flow.class).dropped(DropReason::OriginGone, ended as u64);
     }
-    let orphans = flow.outgoing.lock().reborn(broker, life, &shared.reliable().budget);
+    let orphans = flow.outgoing.lock().reborn(broker, life, &flow.budget);
     if !orphans.is_empty() {
         flow.orphans.lock().extend(orphans.into_iter().map(|orphan| (broker, orphan)));
         flow.wake();
@@ -130,7 +134,7 @@ pub(crate) fn begin_life(shared: &Shared, incarnation: u64, now: Time) {
     let tenants: Vec<_> = shared.reliable().tenants.read().values().cloned().collect();
     for flows in tenants {
         for flow in flows.both() {
-            let budget = &shared.reliable().budget;
+            let budget = &flow.budget;
             let mut outgoing = flow.outgoing.lock();
             for (broker, orphan) in outgoing.restart(budget) {
                 let Orphan { message: parcel, bytes, groups, plain, counts, receipt } = orphan;
@@ -192,7 +196,7 @@ fn on_delivered(shared: &Shared, tenant: &Arc<Tenant>, (from, life): (BrokerInde
     heard(shared, Some(tenant.key()), from, life);
     reborn(shared, tenant.key(), &flow, from, life);
     let mut finished = Vec::new();
-    let budget = &shared.reliable().budget;
+    let budget = &flow.budget;
     let through = (body.through, body.gap);
     let acknowledged = flow.outgoing.lock().acknowledged(from, life, through, budget, now, &mut finished);
     match acknowledged {
@@ -256,7 +260,7 @@ fn adopt(
                     life: shared.reliable().life(flows, other),
                     way: way(shared, &routes, tenant.key(), other),
                 };
-                let budget = &shared.reliable().budget;
+                let budget = &flow.budget;
                 let (seq, steps) =
                     flow.outgoing.lock().accept(Arc::clone(&parcel), bytes, &[wanted], receipt, budget, now);
                 if let Some(step) = steps.first().copied().flatten() {

@@ -56,7 +56,7 @@ pub(crate) fn arrive<'f>(
     let whole = message.payload.len() + message.headers.len() + message.reply.len();
     let bytes = whole + message.destination.raw().as_str().len() + QUEUED_FRAME_OVERHEAD_BYTES;
     let place = Place { origin, incarnation: message.incarnation, seq: message.seq, back: step.back, bytes };
-    let budget = &shared.reliable().budget;
+    let budget = &flow.budget;
     let mut ended = Vec::new();
     let mut incoming = flow.incoming.lock();
     let verdict = incoming.offer(&place, bringer, budget, now, &mut ended);

@@ -48,7 +48,7 @@ pub(crate) fn take_room(
     let flow = flows.of(message.destination.class());
     let waited_for = chosen.iter().filter(|chosen| !chosen.observes).map(|chosen| chosen.target.broker);
     let outgoing = flow.outgoing.lock();
-    if outgoing.room(waited_for, cost(message), &shared.reliable().budget) {
+    if outgoing.room(waited_for, cost(message), &flow.budget) {
         return Ok(());
     }
     if port.wait() {
@@ -91,7 +91,7 @@ pub(crate) fn publish(
     let asker = asks.then(|| Asker::new(asked.port, asked.number, &chosen, asked.here));
     let parcel = Arc::new(Parcel { asker, ..Parcel::of(message, batch) });
     let (wanted, mut chosen) = wanted(shared, routes, message, chosen, &flow, &flows, bytes);
-    let budget = &shared.reliable().budget;
+    let budget = &flow.budget;
     let mut outgoing = flow.outgoing.lock();
     let receipt = waiting.map_or(Receipt::default(), |waiting| outgoing.receipt(waiting, asked.targets));
     let (seq, steps) = outgoing.accept(parcel, bytes, &wanted, receipt, budget, now);
@@ -123,7 +123,7 @@ fn wanted<'g>(
     let (mut wanted, mut kept) = (SmallVec::new(), SmallVec::new());
     for one in chosen {
         let broker = one.target.broker;
-        if one.observes && !flow.outgoing.lock().room([broker], bytes, &shared.reliable().budget) {
+        if one.observes && !flow.outgoing.lock().room([broker], bytes, &flow.budget) {
             tenant.counters().class(flow.class).dropped(DropReason::Congested, 1);
             continue;
         }

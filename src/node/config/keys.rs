@@ -398,15 +398,15 @@ pub const KEYS: &[Key] = &[
         "memory_bytes",
         MEMORY_BYTES,
         Presence::Absent("a quarter of the machine's memory"),
-        "Bytes that may wait for all sessions of this node together. When they are nearly used up, tenants that hold more than \
-         their part of them give way.",
+        "Bytes that may wait on this node together: for sessions, for edges, and for acknowledgements of other brokers. When they \
+         are nearly used up, tenants that hold more than their part of them give way.",
     ),
     Key::new(
         "tenant_memory_bytes",
         MEMORY_BYTES,
         Presence::Absent("half of `memory_bytes`"),
-        "Bytes that may wait for all sessions of any one tenant here. Above that, its sessions that hold more than their part \
-         find their queues full.",
+        "The same of any one tenant. Above that, those of its sessions and edges that hold more than their part find their \
+         queues full.",
     ),
     Key::new(
         "ready_file",

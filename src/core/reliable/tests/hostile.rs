@@ -64,7 +64,8 @@ fn what_comes_early_is_bounded_in_bytes_and_messages() {
         assert_eq!((verdict, ended.len(), budget.used()), (Verdict::Deliver, most, 0));
         assert_eq!(incoming.offer(&place(1, 1, 9, 0), Bringer(0), &budget, now, &mut ended), Verdict::Stale);
     }
-    let (mut incoming, none) = (Incoming::<u64>::default(), Budget::new(0));
+    let (mut incoming, none) = (Incoming::<u64>::default(), budget_of(MEMORY_STEP_BYTES));
+    none.take(2 * MEMORY_STEP_BYTES);
     let verdict = incoming.offer(&place(1, 1, 2, 1), Bringer(0), &none, now, &mut Vec::new());
     assert_eq!(verdict, Verdict::Full, "the node's own bound");
 }
