@@ -6,7 +6,7 @@
 pub mod mesh;
 pub mod node;
 pub mod site;
-mod wires;
+pub(crate) mod wires;
 
 /// What the runner measures with.
 pub trait Gauge {

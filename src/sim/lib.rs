@@ -21,6 +21,7 @@ pub mod forge;
 pub mod graph;
 pub mod greet;
 pub mod liar;
+pub mod load;
 pub mod oracle;
 pub mod plan;
 pub mod random;

@@ -39,15 +39,17 @@ struct End {
 
 /// All bridges, in the order of the fabric's edges.
 #[derive(Debug)]
-pub(super) struct Wires {
+pub(crate) struct Wires {
     bridges: Vec<([End; 2], u64)>,
     due: BinaryHeap<Reverse<(Time, usize, usize)>>,
+    /// Most bytes of one piece that arrives.
+    piece_bytes_max: usize,
 }
 
 impl Wires {
     /// A bridge for every edge, up on both sides.
-    pub(super) fn new(fabric: &Fabric, sites: &mut [Site], random: &mut Random) -> Result<Self, Violation> {
-        let mut wires = Self { bridges: Vec::new(), due: BinaryHeap::new() };
+    pub(crate) fn new(fabric: &Fabric, sites: &mut [Site], random: &mut Random) -> Result<Self, Violation> {
+        let mut wires = Self { bridges: Vec::new(), due: BinaryHeap::new(), piece_bytes_max: usize::MAX };
         for (number, ends) in fabric.edges.iter().enumerate() {
             let bridge = ends.map(|node| sites.get(node).and_then(|site| end(site, node, number)));
             let [Some(a), Some(b)] = bridge else { return Err(Violation(format!("edge {number} has no ends"))) };
@@ -66,25 +68,30 @@ impl Wires {
         Ok(wires)
     }
 
+    /// Has everything arrive in pieces of at most so many bytes, as packets bring it.
+    pub(crate) fn cut(&mut self, piece_bytes_max: usize) {
+        self.piece_bytes_max = piece_bytes_max.max(1);
+    }
+
     /// When something arrives next.
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Time> {
         self.due.peek().map(|Reverse((time, ..))| *time)
     }
 
     /// Bytes of lanes written so far: all, and on how many edges.
-    pub(super) fn wrote(&self) -> Vec<u64> {
+    pub(crate) fn wrote(&self) -> Vec<u64> {
         self.bridges.iter().flat_map(|(ends, _)| ends.iter().map(|end| end.wrote)).collect()
     }
 
     /// Bytes of lanes that have been sent towards a broker so far.
-    pub(super) fn sent_to(&self, node: usize) -> u64 {
+    pub(crate) fn sent_to(&self, node: usize) -> u64 {
         let towards =
             |([a, b], _): &([End; 2], u64)| u64::from(b.node == node) * a.wrote + u64::from(a.node == node) * b.wrote;
         self.bridges.iter().map(towards).sum()
     }
 
     /// Sends what a broker has for its neighbours.
-    pub(super) fn write(&mut self, site: &Site, node: usize, now: Time) {
+    pub(crate) fn write(&mut self, site: &Site, node: usize, now: Time) {
         for edge in &site.edges {
             let Some((ends, delay)) = self.bridges.get_mut(*edge) else { continue };
             let arrival = now.plus_millis(*delay);
@@ -97,8 +104,11 @@ impl Wires {
             let any = !(writes.is_empty() && words.is_empty());
             for write in writes {
                 let Some(stream) = to.coming.get_mut(write.stream) else { continue };
-                for part in write.parts {
+                for mut part in write.parts {
                     from.wrote += part.len() as u64;
+                    while part.len() > self.piece_bytes_max {
+                        stream.push_back((arrival, part.split_to(self.piece_bytes_max)));
+                    }
                     stream.push_back((arrival, part));
                 }
             }
@@ -110,7 +120,7 @@ impl Wires {
     }
 
     /// Hands what has arrived by now to the brokers it is for; which these are.
-    pub(super) fn read(&mut self, sites: &mut [Site], now: Time) -> Result<Vec<usize>, Violation> {
+    pub(crate) fn read(&mut self, sites: &mut [Site], now: Time) -> Result<Vec<usize>, Violation> {
         let mut touched = Vec::new();
         while let Some(Reverse((time, edge, side))) = self.due.peek().copied()
             && time <= now
