@@ -17,12 +17,14 @@ Runs, in this order, and stops at the first failure:
   mesh         run/tests/*.sh: meshes of real processes
   demo         glocal demo
   bench        run/bench/hop.sh: what one bridge costs
+  smoke        run/bench/smoke.sh: how many instructions a message costs
 
---quick leaves out what needs the release build: release, mesh, demo and bench.
+--quick leaves out what needs the release build: release, mesh, demo, bench and smoke.
 
 Needs cargo with rustfmt and clippy, and a C compiler. With cargo-nextest it is faster. The mesh tests with NATS clients
 need python3 with venv, Node.js 20 with npm, nats-server and chromium besides, and fetch the clients in pinned versions.
-shellcheck, nats-server and chromium are installed by apt-get when this runs as root on Debian; otherwise it says so.
+shellcheck, valgrind, nats-server and chromium are installed by apt-get when this runs as root on Debian; otherwise it
+says so.
 END
 }
 
@@ -94,6 +96,12 @@ tests() {
     fi
 }
 
+# By itself, what is counted depends on nothing but the code that is counted.
+release() {
+    cargo build --release --locked --bin glocal --example hop &&
+        cargo build --release --locked -p glocal-sim --example steps
+}
+
 scripts() {
     local files
     mapfile -t files < <(find run -name '*.sh' -not -path 'run/.state/*' | sort)
@@ -116,10 +124,11 @@ step tests tests
 step doc-tests env GLOCAL_GUARDS_BUILD=1 cargo test --workspace --locked --doc --quiet
 step shellcheck scripts
 if ! $QUICK; then
-    step release cargo build --release --locked --bin glocal --example hop
+    step release release
     step mesh mesh
     step demo "$TARGET_DIR/release/glocal" demo
     if [ -x run/bench/hop.sh ]; then step bench run/bench/hop.sh; fi
+    if [ -x run/bench/smoke.sh ]; then step smoke run/bench/smoke.sh; fi
 fi
 report
 printf '\nsteps: %d passed, 0 failed\n' "$STEPS"

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# How many instructions a message costs, and whether that stays the same however many tenants, subscriptions and sessions
+# there are: a load that does the same at every run (tests/bench/steps.rs), counted by callgrind. What it costs is held
+# against run/bench/smoke.txt. Ends with lines "goal <name> <measured> <bound> ok|short"; fails when one is short.
+set -euo pipefail
+# A binary that is named is taken as it is.
+BUILD=true
+[ -z "${STEPS_BIN:-}" ] || BUILD=false
+# shellcheck source=run/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+usage() {
+    cat <<'END'
+usage: run/bench/smoke.sh [--large] [--write]
+
+  --large   a million subscriptions instead of a hundred thousand; takes some minutes and a gigabyte of memory
+  --write   writes what is measured, and 5 % more as bounds, to run/bench/smoke.txt: after a change that is worth it, or
+            for another compiler
+
+Needs valgrind, which is installed by apt-get when this runs as root on Debian. STEPS_BIN names another build of
+tests/bench/steps.rs than the one that this script makes in target/release.
+END
+}
+
+SUBSCRIPTIONS=100000
+WRITE=false
+while [ $# -gt 0 ]; do
+    case $1 in
+        --large) SUBSCRIPTIONS=1000000 ;;
+        --write) WRITE=true ;;
+        -h | --help) usage && exit 0 ;;
+        *) usage >&2 && exit 2 ;;
+    esac
+    shift
+done
+
+need_valgrind() {
+    command -v valgrind >/dev/null && return 0
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        say 'valgrind is missing: apt-get install valgrind'
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends valgrind; } >/dev/null 2>&1 ||
+            die 'valgrind is missing, and apt-get failed' 'install it by hand'
+    else
+        die 'valgrind is missing' 'apt-get install valgrind'
+    fi
+}
+
+need_valgrind
+STEPS_BIN=${STEPS_BIN:-$TARGET_DIR/release/examples/steps}
+if $BUILD; then (cd "$REPO" && cargo build --release --locked --quiet -p glocal-sim --example steps); fi
+[ -x "$STEPS_BIN" ] || die "'$STEPS_BIN' is not built" "cargo build --release -p glocal-sim --example steps"
+
+TABLE=$REPO/run/bench/smoke.txt
+OUT=$(mktemp -d "${TMPDIR:-/tmp}/glocal-smoke.XXXXXX")
+trap 'rm -rf "$OUT"' EXIT
+
+# count NAME CASE…: runs the cases one after another in one process, and writes a line "CASE INSTRUCTIONS" each, of one
+# message, to NAME.counts.
+count() {
+    local name=$1 number=0 word case messages
+    shift
+    # Counted byte by byte, large copies would weigh more than they cost.
+    GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1073741824 \
+        valgrind --tool=callgrind --callgrind-out-file="$OUT/$name.dump" --toggle-collect='steps::counted*' \
+        --dump-after='steps::finished*' "$STEPS_BIN" "$@" >"$OUT/$name.cases" 2>"$OUT/$name.log" || {
+        cat "$OUT/$name.log" >&2
+        return 1
+    }
+    while read -r word case messages; do
+        [ "$word" = case ] || continue
+        number=$((number + 1))
+        awk -v case="$case" -v messages="$messages" '
+            /^summary:/ { found = $2 }
+            END { if (found == 0) exit 1; printf "%s %.1f\n", case, found / messages }' "$OUT/$name.dump.$number" ||
+            die "callgrind has counted nothing of '$case'" "are functions called 'counted' and 'finished' in $STEPS_BIN?"
+    done <"$OUT/$name.cases" >"$OUT/$name.counts"
+}
+
+# What a message costs: these have bounds in the table.
+COSTS=()
+for what in native nats native,far; do
+    for bytes in 16 256 1024; do COSTS+=("$what,bytes=$bytes"); done
+done
+# What must not grow, in turns: name, the case, and what it is compared with. Names that were never seen before are matched
+# each; a thousand names are known, and a subscription makes all decisions on them anew.
+SESSIONS=messages=64000
+CHANGES=changes=200
+GROWTH=(
+    tenants "native,tenants=10000" "native"
+    tenants_across "native,far,tenants=10000" "native,far"
+    subscriptions "native,subscriptions=$SUBSCRIPTIONS" "native,subscriptions=10"
+    subscriptions_new_names "native,names=2048,subscriptions=$SUBSCRIPTIONS" "native,names=2048,subscriptions=10"
+    sessions "native,pairs=500,$SESSIONS" "native"
+    sessions_nats "nats,pairs=500,$SESSIONS" "nats"
+    changes "native,$CHANGES" "native"
+    changes_and_their_own_cost "native,$CHANGES,all" "native"
+)
+GROWTH_MOST=1.1
+
+# Two processes at a time. Those that take long come first in one of them.
+LONG=() SHORT_ONES=("${COSTS[@]}")
+for ((at = 0; at < ${#GROWTH[@]}; at += 3)); do
+    for case in "${GROWTH[at + 1]}" "${GROWTH[at + 2]}"; do
+        case $case in
+            *"subscriptions=$SUBSCRIPTIONS"*) LONG+=("$case") ;;
+            *) [[ " ${SHORT_ONES[*]} " == *" $case "* ]] || SHORT_ONES+=("$case") ;;
+        esac
+    done
+done
+count long "${LONG[@]}" &
+LONG_PID=$!
+count short "${SHORT_ONES[@]}" || { wait "$LONG_PID" || true; die 'the load failed'; }
+wait "$LONG_PID" || die 'the load failed'
+
+# instructions CASE
+instructions() {
+    awk -v case="$1" '$1 == case { print $2; found = 1; exit } END { exit !found }' "$OUT/short.counts" "$OUT/long.counts" ||
+        die "nothing was counted of '$1'"
+}
+
+if $WRITE; then
+    {
+        echo '# Instructions a message costs, and the most it may: written by run/bench/smoke.sh --write.'
+        for case in "${COSTS[@]}"; do
+            measured=$(instructions "$case")
+            echo "$measured" | awk -v case="$case" '{ printf "%s %.0f %.0f\n", case, $1, $1 * 1.05 }'
+        done
+    } >"$TABLE"
+fi
+{
+    for case in "${COSTS[@]}"; do
+        bound=$(awk -v case="$case" '$1 == case { print $3 }' "$TABLE")
+        [ -n "$bound" ] || die "'$TABLE' has no bound of '$case'" 'run/bench/smoke.sh --write'
+        measured=$(instructions "$case")
+        goal "instructions.$case" "$measured" most "$bound"
+    done
+    for ((at = 0; at < ${#GROWTH[@]}; at += 3)); do
+        more=$(instructions "${GROWTH[at + 1]}")
+        less=$(instructions "${GROWTH[at + 2]}")
+        say "${GROWTH[at + 1]}: $more, ${GROWTH[at + 2]}: $less"
+        goal "growth.${GROWTH[at]}" "$(awk -v a="$more" -v b="$less" 'BEGIN { printf "%.3f", a / b }')" most "$GROWTH_MOST"
+    done
+} >"$OUT/goals"
+grep -v '^goal ' "$OUT/goals"
+grep '^goal ' "$OUT/goals"
+! grep -q ' short$' "$OUT/goals"
