@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use glocal_core::bundle::{Bundle, BundleState, Section};
-use glocal_core::limits::CONFIG_BYTES_MAX;
+use glocal_core::limits::PLAN_BYTES_MAX;
 use glocal_core::name::{Class, Label};
 use glocal_core::rate::RateLimits;
 use glocal_core::sched::EdgeTerms;
@@ -144,8 +144,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn read_plan(file: &Path) -> anyhow::Result<Plan> {
     let name = file.display().to_string();
     let length = std::fs::metadata(file).with_context(|| name.clone())?.len();
-    if length > CONFIG_BYTES_MAX as u64 {
-        anyhow::bail!("{name}: is larger than {CONFIG_BYTES_MAX} bytes");
+    if length > PLAN_BYTES_MAX as u64 {
+        anyhow::bail!("{name}: is larger than {PLAN_BYTES_MAX} bytes");
     }
     let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
     Plan::parse(&text, &name).map_err(|error| all_at_once(&error.to_string(), "nothing was written"))
@@ -458,7 +458,7 @@ fn bundle_document(bundle: &Bundle, verified: bool, state: &str) -> Value {
             json!({"name": e.name.as_str(), "a": e.a.to_string(), "b": e.b.to_string(), "tenants": tenants})
         })
         .collect();
-    let tenants: Vec<Value> = bundle.sections().map(section_document).collect();
+    let tenants: Vec<Value> = bundle.sections().map(|section| section_document(section)).collect();
     json!({
         "fabric": head.fabric.as_str(),
         "epoch": head.epoch,

@@ -313,8 +313,10 @@ pub const RESIGN_RETRY_MS_MIN: u64 = 1_000;
 pub const RESIGN_RETRY_MS_MAX: u64 = 600_000;
 /// Size of one signed bundle file, in bytes.
 pub const BUNDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Size of one configuration or plan file, in bytes.
+/// Size of one configuration file, in bytes.
 pub const CONFIG_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Size of one plan file, in bytes: [`TENANTS_MAX`] tenants of some 300 bytes each.
+pub const PLAN_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Entries in one list of a configuration, an edge's addresses included: no sane file has more.
 pub const CONFIG_LIST_MAX: usize = 100_000;
 /// Lowest rate an edge may be shaped to, in bits per second: below it one packet outlasts a probe's deadline.

@@ -3,6 +3,7 @@
 //! What is signed is the head's bytes, and what its digests name are the sections' bytes, as they are stored: nothing is
 //! encoded again to be compared.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::hmac;
@@ -22,7 +23,7 @@ use x509_parser::extensions::GeneralName;
 use crate::chain;
 use crate::files;
 use crate::pki::{self, PkiError};
-use crate::plan::{Plan, Revoked};
+use crate::plan::{Plan, Revoked, TenantPlan};
 
 /// Epoch of the first bundle key.
 pub const EPOCH: u64 = 1;
@@ -111,9 +112,10 @@ impl Contents {
             .collect();
         head.edges.sort_by(|x, y| x.name.cmp(&y.name));
         head.revocations = revocations(plan, &plan.operator, keys);
+        let carried = carried(plan);
         let mut sections = Vec::new();
         for tenant in &plan.tenants {
-            let section = section(plan, &tenant.id, keys, salt);
+            let section = section(plan, tenant, carried.get(&tenant.id), keys, salt);
             sections.push((tenant.id.clone(), encode_section(&section)?));
         }
         head.sections = sections.iter().map(|(_, bytes)| pki::sha256(bytes)).collect();
@@ -167,28 +169,36 @@ pub enum SignError {
     Key(#[from] PkiError),
 }
 
-fn section(plan: &Plan, id: &TenantId, keys: &Keys, salt: &[u8]) -> Section {
+/// The edges that carry each tenant, by name.
+fn carried(plan: &Plan) -> BTreeMap<&TenantId, Vec<&Label>> {
+    let mut carried: BTreeMap<&TenantId, Vec<&Label>> = BTreeMap::new();
+    for edge in &plan.edges {
+        edge.tenants.iter().for_each(|tenant| carried.entry(tenant).or_default().push(&edge.name));
+    }
+    carried
+}
+
+fn section(plan: &Plan, tenant: &TenantPlan, edges: Option<&Vec<&Label>>, keys: &Keys, salt: &[u8]) -> Section {
+    let id = &tenant.id;
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), id.as_str().as_bytes());
     let mut nonce = [0; 16];
     for (to, from) in nonce.iter_mut().zip(tag.as_ref()) {
         *to = *from;
     }
     let mut section = Section::new(id.clone(), nonce);
-    if let Some(tenant) = plan.tenant(id) {
-        section.weight = tenant.weight;
-        section.sessions_max = tenant.sessions_max;
-        section.limits = tenant.limits;
-        section.terms = tenant.terms;
-        section.memory_bytes = tenant.memory_bytes;
-        section.owner_only_replies = tenant.owner_only_replies;
-        section.issuers = tenant
-            .regions
-            .iter()
-            .filter_map(|region| Some(IssuerEntry { key: keys.region(region)?, regions: vec![region.clone()] }))
-            .collect();
-        section.issuers.sort_by(|x, y| x.regions.cmp(&y.regions));
-    }
-    section.edges = plan.edges.iter().filter(|e| e.tenants.contains(id)).map(|e| e.name.clone()).collect();
+    section.weight = tenant.weight;
+    section.sessions_max = tenant.sessions_max;
+    section.limits = tenant.limits;
+    section.terms = tenant.terms;
+    section.memory_bytes = tenant.memory_bytes;
+    section.owner_only_replies = tenant.owner_only_replies;
+    section.issuers = tenant
+        .regions
+        .iter()
+        .filter_map(|region| Some(IssuerEntry { key: keys.region(region)?, regions: vec![region.clone()] }))
+        .collect();
+    section.issuers.sort_by(|x, y| x.regions.cmp(&y.regions));
+    section.edges = edges.into_iter().flatten().map(|name| (*name).clone()).collect();
     section.edges.sort_unstable();
     section.grants = plan
         .grants
@@ -219,12 +229,13 @@ fn revocations(plan: &Plan, tenant: &TenantId, keys: &Keys) -> Vec<Revocation> {
 /// The tenants whose sections a broker holds: those on its edges, those issued in its region, and superusers.
 #[must_use]
 pub fn tenants_of(plan: &Plan, node: &NodeId) -> Vec<TenantId> {
+    let carried: BTreeSet<&TenantId> = plan.edges_of(node).flat_map(|edge| &edge.tenants).collect();
     plan.tenants
         .iter()
         .filter(|tenant| {
             plan.superusers.contains(&tenant.id)
                 || tenant.regions.contains(node.region())
-                || plan.edges_of(node).any(|edge| edge.tenants.contains(&tenant.id))
+                || carried.contains(&tenant.id)
         })
         .map(|tenant| tenant.id.clone())
         .collect()
@@ -235,6 +246,7 @@ pub fn tenants_of(plan: &Plan, node: &NodeId) -> Vec<TenantId> {
 /// # Errors
 /// When a section cannot be decoded.
 pub fn narrow(envelope: &Envelope, tenants: &[TenantId]) -> Result<Envelope, BundleCodecError> {
+    let tenants: BTreeSet<&TenantId> = tenants.iter().collect();
     let mut sections = Vec::new();
     for bytes in &envelope.sections {
         if tenants.contains(&decode_section(bytes)?.tenant) {

@@ -232,6 +232,29 @@ fn nodes_hold_only_the_sections_they_may_need() {
 }
 
 #[test]
+fn many_tenants_hold_what_the_plan_gives_each() {
+    use std::fmt::Write as _;
+    let mut text = PLAN.to_owned();
+    for number in 0..2_000 {
+        let name = if number % 2 == 0 { "tenant" } else { "many" };
+        write!(text, "\n[[tenant]]\nid = \"{name}{number:04}\"\nregions = [\"region-b\"]\n").unwrap();
+    }
+    let fabric = Fabric { directory: tempfile::tempdir().unwrap(), plan: Plan::parse(&text, "fabric.toml").unwrap() };
+    fabric.apply(&fabric.plan).unwrap();
+    let held = |path: &str| fabric.bundle(path).sections().len();
+    assert_eq!(held("bundle/bundle.glocal"), 2_004);
+    // By an edge, by a region, and by an edge again.
+    assert_eq!(held("nodes/region-a-broker-a/bundle.glocal"), 1_003);
+    assert_eq!(held("nodes/region-b-broker-b/bundle.glocal"), 2_004);
+    assert_eq!(held("nodes/global-broker-g/bundle.glocal"), 1_003);
+    let bundle = fabric.bundle("bundle/bundle.glocal");
+    let edges = |id: &str| bundle.section(id).unwrap().edges.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(edges("tenantA"), ["a-global", "b-global"]);
+    assert_eq!(edges("tenant1998"), ["a-global"]);
+    assert!(edges("many1999").is_empty());
+}
+
+#[test]
 fn a_changed_bundle_is_not_believed() {
     let fabric = Fabric::new();
     let roots = fabric.chain("root/root.pem");

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
 use glocal_core::limits::{
-    CLASS_WEIGHT_MAX, CONFIG_BYTES_MAX, EDGE_CAP_BYTES_MIN, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING,
-    MAX_PAYLOAD_BYTES_DEFAULT, MEMORY_BYTES_MAX, NODES_MAX, RATE_BURST_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX,
+    CLASS_WEIGHT_MAX, EDGE_CAP_BYTES_MIN, EDGES_MAX, MAX_PAYLOAD_BYTES_CEILING, MAX_PAYLOAD_BYTES_DEFAULT,
+    MEMORY_BYTES_MAX, NODES_MAX, PLAN_BYTES_MAX, RATE_BURST_MS_MAX, RATE_BYTES_MAX, RATE_MESSAGES_MAX,
     SERIAL_BYTES_MAX, TENANT_MEMORY_BYTES_MIN, TENANT_WEIGHT_MAX, TENANTS_MAX, VALIDITY_DAYS_MAX,
 };
 use glocal_core::name::{Class, Label, NodeId, RawFilter, TenantId};
@@ -108,8 +108,8 @@ pub(super) struct RevocationDraft {
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Plan, PlanError> {
     let mut problems = Problems::new(text);
-    if text.len() > CONFIG_BYTES_MAX {
-        problems.add(0, "", format!("the file is larger than {CONFIG_BYTES_MAX} bytes"));
+    if text.len() > PLAN_BYTES_MAX {
+        problems.add(0, "", format!("the file is larger than {PLAN_BYTES_MAX} bytes"));
         return Err(problems.into_error(file));
     }
     let (root, errors) = DeTable::parse_recoverable(text);

@@ -63,6 +63,16 @@ serial = "00:ab:cd"
 "#;
 
 #[test]
+fn a_plan_may_be_as_large_as_its_tenants_are_many_and_no_larger() {
+    let comment = "# A tenant of a large fabric takes some lines of a plan.\n";
+    let large = GOOD.to_owned() + &comment.repeat(2 * glocal_core::limits::CONFIG_BYTES_MAX / comment.len());
+    assert!(Plan::parse(&large, "fabric.toml").is_ok());
+    let too_large = "#".repeat(glocal_core::limits::PLAN_BYTES_MAX + 1);
+    let error = Plan::parse(&too_large, "fabric.toml").unwrap_err().to_string();
+    assert_eq!(error, "fabric.toml:1: the file is larger than 67108864 bytes");
+}
+
+#[test]
 fn a_good_plan_is_read_whole() {
     let plan = Plan::parse(GOOD, "fabric.toml").unwrap();
     assert_eq!(plan.fabric.as_str(), "demo");
