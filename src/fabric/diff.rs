@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use glocal_core::bundle::{Bundle, Section};
 
@@ -33,8 +34,8 @@ pub fn diff(before: &Bundle, after: &Bundle) -> Vec<String> {
     if old.revocations != new.revocations {
         lines.push(format!("~ revocations of nodes: {} -> {}", old.revocations.len(), new.revocations.len()));
     }
-    let of = |bundle: &Bundle| -> BTreeMap<String, Section> {
-        bundle.sections().map(|section| (section.tenant.to_string(), section.clone())).collect()
+    let of = |bundle: &Bundle| -> BTreeMap<String, Arc<Section>> {
+        bundle.sections().map(|section| (section.tenant.to_string(), Arc::clone(section))).collect()
     };
     let (held, next) = (of(before), of(after));
     for tenant in held.keys().filter(|tenant| !next.contains_key(*tenant)) {

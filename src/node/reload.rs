@@ -196,7 +196,7 @@ impl Held {
         if changed && let Err(error) = stored::store(&raw, &next) {
             return Err(Refused::new(BundleRefusal::File, format!("{}: {error}", raw.state_dir.display())));
         }
-        let sections: Vec<_> = bundle.sections().cloned().map(Arc::new).collect();
+        let sections: Vec<_> = bundle.sections().cloned().collect();
         let tenants = context.shared.tenants().renew(sections);
         let tenants = tenants.map_err(|error| Refused::new(BundleRefusal::TooMany, error))?;
         let tenants = Arc::new(tenants.bounded(config.rates).holding(crate::memory::bounds(&config)));

@@ -325,7 +325,7 @@ fn assemble(
 ) -> Result<(Arc<Shared>, Driver), StartError> {
     let trust = live.now();
     let bundle = trust.bundle();
-    let tenants = Tenants::new(bundle.sections().cloned().map(Arc::new));
+    let tenants = Tenants::new(bundle.sections().cloned());
     let tenants = Arc::new(tenants.bounded(config.rates).holding(crate::memory::bounds(config)));
     let policy = Arc::new(Policy::new(1, Arc::clone(&tenants)));
     let links: Vec<_> = config.edges.iter().zip(0..).map(|(e, key)| link(e, EdgeKey(key), &tenants, clock)).collect();

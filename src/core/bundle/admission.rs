@@ -178,7 +178,9 @@ impl TenantEntry {
     /// Whether the key may issue agents of this tenant in the region. A leaf without a region names none it could
     /// abuse, so any binding of the key to this tenant will do.
     fn may_issue(&self, issuer: KeyId, region: Option<&Label>) -> bool {
-        self.issuers.get(&issuer).is_some_and(|regions| region.is_none_or(|region| regions.contains(region)))
+        let entry =
+            self.issuers.binary_search_by_key(&issuer, |(key, _)| *key).ok().and_then(|at| self.issuers.get(at));
+        entry.is_some_and(|(_, regions)| region.is_none_or(|region| regions.binary_search(region).is_ok()))
     }
 }
 

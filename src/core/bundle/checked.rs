@@ -1,6 +1,7 @@
 //! Head and sections put together, every invariant checked once, with indexes for the questions asked of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::admission::RevocationIndex;
 use super::{BundleError, EdgeEntry, Entries, Head, NodeEntry, Section, SectionDigest, TenantIdForm};
@@ -41,13 +42,17 @@ pub struct Bundle {
     tenants: BTreeMap<TenantId, TenantEntry>,
 }
 
+/// Who may issue a tenant's agents, and in which regions.
+type Issuers = Box<[(KeyId, Box<[Label]>)]>;
+
 /// One tenant's section with its indexes.
 #[derive(Clone, Debug)]
 pub(super) struct TenantEntry {
-    pub(super) section: Section,
+    pub(super) section: Arc<Section>,
     digest: SectionDigest,
-    edges: BTreeSet<Label>,
-    pub(super) issuers: BTreeMap<KeyId, BTreeSet<Label>>,
+    /// In ascending order, as the two that follow: most tenants have few, and there are many tenants.
+    edges: Box<[Label]>,
+    pub(super) issuers: Issuers,
     pub(super) revocations: RevocationIndex,
 }
 
@@ -56,7 +61,8 @@ impl Bundle {
     ///
     /// # Errors
     /// The first invariant that does not hold, with the entry that breaks it.
-    pub fn assemble(head: Head, sections: Vec<(SectionDigest, Section)>) -> Result<Self, BundleError> {
+    pub fn assemble(head: Head, sections: Vec<(SectionDigest, impl Into<Arc<Section>>)>) -> Result<Self, BundleError> {
+        let sections = sections.into_iter().map(|(digest, section)| (digest, section.into())).collect();
         Self::assemble_with_stale(head, sections, Vec::new())
     }
 
@@ -67,8 +73,8 @@ impl Bundle {
     /// As [`Bundle::assemble`].
     pub(super) fn assemble_with_stale(
         head: Head,
-        sections: Vec<(SectionDigest, Section)>,
-        stale: Vec<(SectionDigest, Section)>,
+        sections: Vec<(SectionDigest, Arc<Section>)>,
+        stale: Vec<(SectionDigest, Arc<Section>)>,
     ) -> Result<Self, BundleError> {
         check_head(&head)?;
         let nodes = index_nodes(&head)?;
@@ -89,7 +95,9 @@ impl Bundle {
         }
         let mut tenants = index_sections(&head, &edges, sections)?;
         for (digest, mut section) in stale {
-            section.edges.retain(|edge| edges.contains_key(edge));
+            if !section.edges.iter().all(|edge| edges.contains_key(edge)) {
+                Arc::make_mut(&mut section).edges.retain(|edge| edges.contains_key(edge));
+            }
             if !tenants.contains_key(&section.tenant) {
                 tenants.insert(section.tenant.clone(), index_section(digest, section, &edges)?);
             }
@@ -107,7 +115,7 @@ impl Bundle {
     /// The section of a tenant, when this broker holds it.
     #[must_use]
     pub fn section(&self, tenant: &str) -> Option<&Section> {
-        self.tenants.get(tenant).map(|entry| &entry.section)
+        self.tenants.get(tenant).map(|entry| &*entry.section)
     }
 
     /// The digest of a tenant's section.
@@ -117,7 +125,7 @@ impl Bundle {
     }
 
     /// All sections held, by tenant in ascending order.
-    pub fn sections(&self) -> impl ExactSizeIterator<Item = &Section> {
+    pub fn sections(&self) -> impl ExactSizeIterator<Item = &Arc<Section>> {
         self.tenants.values().map(|entry| &entry.section)
     }
 
@@ -141,7 +149,7 @@ impl Bundle {
     /// Whether the edge may carry the tenant.
     #[must_use]
     pub fn edge_allows(&self, edge: &Label, tenant: &str) -> bool {
-        self.tenants.get(tenant).is_some_and(|entry| entry.edges.contains(edge))
+        self.tenants.get(tenant).is_some_and(|entry| entry.edges.binary_search(edge).is_ok())
     }
 
     /// Whether the head lists the tenant as superuser.
@@ -243,7 +251,7 @@ fn index_edges(head: &Head, nodes: &BTreeMap<NodeId, NodeEntry>) -> Result<BTree
 fn index_sections(
     head: &Head,
     edges: &BTreeMap<Label, EdgeEntry>,
-    sections: Vec<(SectionDigest, Section)>,
+    sections: Vec<(SectionDigest, Arc<Section>)>,
 ) -> Result<BTreeMap<TenantId, TenantEntry>, BundleError> {
     check_count(Entries::Sections, sections.len(), TENANTS_MAX)?;
     let mut tenants = BTreeMap::new();
@@ -265,7 +273,7 @@ fn index_sections(
 
 fn index_section(
     digest: SectionDigest,
-    section: Section,
+    section: Arc<Section>,
     known: &BTreeMap<Label, EdgeEntry>,
 ) -> Result<TenantEntry, BundleError> {
     let tenant = &section.tenant;
@@ -304,6 +312,7 @@ fn index_section(
     }
     let issuers = index_issuers(&section)?;
     let revocations = RevocationIndex::build(&section.revocations, || format!("'{tenant}'"))?;
+    let edges = edges.into_iter().collect();
     Ok(TenantEntry { digest, edges, issuers, revocations, section })
 }
 
@@ -311,7 +320,7 @@ fn is_memory(bytes: u64) -> bool {
     usize::try_from(bytes).is_ok_and(|bytes| (TENANT_MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&bytes))
 }
 
-fn index_issuers(section: &Section) -> Result<BTreeMap<KeyId, BTreeSet<Label>>, BundleError> {
+fn index_issuers(section: &Section) -> Result<Issuers, BundleError> {
     check_count(Entries::Issuers, section.issuers.len(), ISSUERS_MAX)?;
     let mut issuers = BTreeMap::new();
     for entry in &section.issuers {
@@ -320,9 +329,10 @@ fn index_issuers(section: &Section) -> Result<BTreeMap<KeyId, BTreeSet<Label>>, 
         if entry.regions.is_empty() {
             return Err(BundleError::IssuerWithoutRegion { tenant, issuer });
         }
-        if issuers.insert(issuer, entry.regions.iter().cloned().collect()).is_some() {
+        let regions: BTreeSet<Label> = entry.regions.iter().cloned().collect();
+        if issuers.insert(issuer, regions.into_iter().collect()).is_some() {
             return Err(BundleError::RepeatedIssuer { tenant, issuer });
         }
     }
-    Ok(issuers)
+    Ok(issuers.into_iter().collect())
 }

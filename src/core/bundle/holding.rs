@@ -94,7 +94,7 @@ impl Holding {
     /// # Errors
     /// The invariant that does not hold.
     pub fn new(signed: SignedHead, pieces: Vec<Piece>) -> Result<Self, BundleError> {
-        let listed = pieces.iter().map(|piece| (piece.digest, Section::clone(&piece.section))).collect();
+        let listed = pieces.iter().map(|piece| (piece.digest, Arc::clone(&piece.section))).collect();
         let bundle = Arc::new(Bundle::assemble(signed.head.clone(), listed)?);
         let by_digest = pieces.iter().map(|piece| (piece.digest, piece.section.tenant.clone())).collect();
         let pieces = pieces.into_iter().map(|piece| (piece.section.tenant.clone(), piece)).collect();
@@ -211,7 +211,7 @@ impl Holding {
     }
 
     fn reassembled(mut self) -> Result<Self, BundleError> {
-        let of = |piece: &Piece| (piece.digest, Section::clone(&piece.section));
+        let of = |piece: &Piece| (piece.digest, Arc::clone(&piece.section));
         let listed = self.pieces.values().map(of).collect();
         let stale = self.stale.values().map(|stale| of(&stale.piece)).collect();
         self.by_digest = self.pieces.values().map(|piece| (piece.digest, piece.section.tenant.clone())).collect();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use glocal_core::bundle::{Bundle, BundleError, Head, Piece, Section, SignedHead};
+use glocal_core::bundle::{Bundle, BundleError, Head, Piece, SignedHead};
 use glocal_core::deny::Deny;
 use glocal_core::identity::KeyId;
 use glocal_core::limits::{BUNDLE_BYTES_MAX, CERTIFICATE_BYTES_MAX};
@@ -119,7 +119,7 @@ fn read(file: &Path) -> Result<Vec<u8>, BundleFileError> {
 /// The first thing that is wrong.
 pub fn load_bundle(file: &[u8], roots: &Roots, minimum_version: u64, now: UnixTime) -> Result<Bundle, BundleFileError> {
     let (signed, pieces) = read_bundle(file, roots, minimum_version, now)?;
-    let sections = pieces.into_iter().map(|piece| (piece.digest, Section::clone(&piece.section))).collect();
+    let sections = pieces.into_iter().map(|piece| (piece.digest, piece.section)).collect();
     Ok(Bundle::assemble(signed.head, sections)?)
 }
 
