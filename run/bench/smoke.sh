@@ -11,22 +11,26 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
 usage() {
     cat <<'END'
-usage: run/bench/smoke.sh [--large] [--write]
+usage: run/bench/smoke.sh [--large] [--bare] [--write]
 
+  --bare    besides, what the filter of tenants and the scheduler of an edge cost: against a second build, without either
   --large   a million subscriptions instead of a hundred thousand; takes some minutes and a gigabyte of memory
   --write   writes what is measured, and 5 % more as bounds, to run/bench/smoke.txt: after a change that is worth it, or
             for another compiler
 
 Needs valgrind, which is installed by apt-get when this runs as root on Debian. STEPS_BIN names another build of
-tests/bench/steps.rs than the one that this script makes in target/release.
+tests/bench/steps.rs than the one that this script makes in target/release, BARE_STEPS_BIN another bare one than that in
+target/bare/release.
 END
 }
 
 SUBSCRIPTIONS=100000
+BARE=false
 WRITE=false
 while [ $# -gt 0 ]; do
     case $1 in
         --large) SUBSCRIPTIONS=1000000 ;;
+        --bare) BARE=true ;;
         --write) WRITE=true ;;
         -h | --help) usage && exit 0 ;;
         *) usage >&2 && exit 2 ;;
@@ -50,19 +54,26 @@ STEPS_BIN=${STEPS_BIN:-$TARGET_DIR/release/examples/steps}
 if $BUILD; then (cd "$REPO" && cargo build --release --locked --quiet -p glocal-sim --example steps); fi
 [ -x "$STEPS_BIN" ] || die "'$STEPS_BIN' is not built" "cargo build --release -p glocal-sim --example steps"
 
+# Such a build takes this variable as well as the flag, and no node can be made of it.
+if $BARE && [ -z "${BARE_STEPS_BIN:-}" ]; then
+    (cd "$REPO" && GLOCAL_BARE_BUILD=1 RUSTFLAGS="--cfg glocal_bare" CARGO_TARGET_DIR="$TARGET_DIR/bare" \
+        cargo build --release --locked --quiet -p glocal-sim --example steps)
+fi
+BARE_STEPS_BIN=${BARE_STEPS_BIN:-$TARGET_DIR/bare/release/examples/steps}
+
 TABLE=$REPO/run/bench/smoke.txt
 OUT=$(mktemp -d "${TMPDIR:-/tmp}/glocal-smoke.XXXXXX")
 trap 'rm -rf "$OUT"' EXIT
 
-# count NAME CASE…: runs the cases one after another in one process, and writes a line "CASE INSTRUCTIONS" each, of one
+# count BINARY NAME CASE…: runs the cases one after another in one process, and writes a line "CASE INSTRUCTIONS" each, of one
 # message, to NAME.counts.
 count() {
-    local name=$1 number=0 word case messages
-    shift
+    local binary=$1 name=$2 number=0 word case messages
+    shift 2
     # Counted byte by byte, large copies would weigh more than they cost.
     GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1073741824 \
         valgrind --tool=callgrind --callgrind-out-file="$OUT/$name.dump" --toggle-collect='steps::counted*' \
-        --dump-after='steps::finished*' "$STEPS_BIN" "$@" >"$OUT/$name.cases" 2>"$OUT/$name.log" || {
+        --dump-after='steps::finished*' "$binary" "$@" >"$OUT/$name.cases" 2>"$OUT/$name.log" || {
         cat "$OUT/$name.log" >&2
         return 1
     }
@@ -72,7 +83,7 @@ count() {
         awk -v case="$case" -v messages="$messages" '
             /^summary:/ { found = $2 }
             END { if (found == 0) exit 1; printf "%s %.1f\n", case, found / messages }' "$OUT/$name.dump.$number" ||
-            die "callgrind has counted nothing of '$case'" "are functions called 'counted' and 'finished' in $STEPS_BIN?"
+            die "callgrind has counted nothing of '$case'" "are functions called 'counted' and 'finished' in $binary?"
     done <"$OUT/$name.cases" >"$OUT/$name.counts"
 }
 
@@ -107,14 +118,20 @@ for ((at = 0; at < ${#GROWTH[@]}; at += 3)); do
         esac
     done
 done
-count long "${LONG[@]}" &
+count "$STEPS_BIN" long "${LONG[@]}" &
 LONG_PID=$!
-count short "${SHORT_ONES[@]}" || { wait "$LONG_PID" || true; die 'the load failed'; }
+count "$STEPS_BIN" short "${SHORT_ONES[@]}" || { wait "$LONG_PID" || true; die 'the load failed'; }
 wait "$LONG_PID" || die 'the load failed'
+ACROSS=()
+for case in "${COSTS[@]}"; do [[ $case != native,far* ]] || ACROSS+=("$case"); done
+if $BARE; then count "$BARE_STEPS_BIN" bare "${ACROSS[@]}"; fi
+BARE_MOST=1.05
 
-# instructions CASE
+# instructions CASE [NAME]: of these counts, without a name of those that were not of a bare build.
 instructions() {
-    awk -v case="$1" '$1 == case { print $2; found = 1; exit } END { exit !found }' "$OUT/short.counts" "$OUT/long.counts" ||
+    local counts=("$OUT/short.counts" "$OUT/long.counts")
+    [ $# -eq 1 ] || counts=("$OUT/$2.counts")
+    awk -v case="$1" '$1 == case { print $2; found = 1; exit } END { exit !found }' "${counts[@]}" ||
         die "nothing was counted of '$1'"
 }
 
@@ -139,6 +156,13 @@ fi
         less=$(instructions "${GROWTH[at + 2]}")
         say "${GROWTH[at + 1]}: $more, ${GROWTH[at + 2]}: $less"
         goal "growth.${GROWTH[at]}" "$(awk -v a="$more" -v b="$less" 'BEGIN { printf "%.3f", a / b }')" most "$GROWTH_MOST"
+    done
+    for case in "${ACROSS[@]}"; do
+        $BARE || break
+        more=$(instructions "$case")
+        less=$(instructions "$case" bare)
+        say "$case: $more, bare: $less"
+        goal "bare.$case" "$(awk -v a="$more" -v b="$less" 'BEGIN { printf "%.3f", a / b }')" most "$BARE_MOST"
     done
 } >"$OUT/goals"
 grep -v '^goal ' "$OUT/goals"

@@ -92,6 +92,8 @@ round() {
     await_node $NODE || die "$NODE does not start with $count tenants"
     echo "$(($(now_ms) - began))" >>"$BASE/$count.start"
     pid=$(cat "$(pid_file $NODE)")
+    # What else the machine does is not in this one.
+    cat "/proc/$pid"/task/*/schedstat | awk '{ nanos += $1 } END { printf "%d\n", nanos / 1000000 }' >>"$BASE/$count.start_cpu"
     SEEN=0
     wait_for 20 settled "$pid" || say "its memory still changes"
     resident "$pid" >>"$BASE/$count.bytes"
@@ -108,7 +110,8 @@ for ((n = 0; n < ROUNDS; n++)); do
     round "$TENANTS"
 done
 for count in "$FEW" "$TENANTS"; do
-    say "$count tenants: ready after $(median <"$BASE/$count.start") ms, $(median <"$BASE/$count.bytes") bytes, $(median <"$BASE/$count.cpu") CPU s a million messages"
+    say "$count tenants: ready after $(median <"$BASE/$count.start") ms, of which $(median <"$BASE/$count.start_cpu") ms of CPU;" \
+        "$(median <"$BASE/$count.bytes") bytes, $(median <"$BASE/$count.cpu") CPU s a million messages"
 done
 
 start=$(median <"$BASE/$TENANTS.start")

@@ -29,3 +29,13 @@ pub mod tally;
 pub mod tenant;
 pub mod time;
 pub mod topology;
+
+/// Whether edges have neither a filter of tenants nor a scheduler: only in a build that measures what these cost, and of
+/// which no node can be made.
+pub(crate) const IS_BARE: bool = cfg!(glocal_bare);
+
+#[cfg(all(glocal_bare, not(glocal_bare_meant)))]
+compile_error!("--cfg glocal_bare keeps no tenant from any edge: set GLOCAL_BARE_BUILD=1 as well to measure with it");
+
+#[cfg(all(glocal_bare, glocal_guards))]
+compile_error!("tests of guards have no use for a build without them");

@@ -9,6 +9,7 @@
 //! is bounded in memory; work-conserving; the cost of a slice does not depend on the number of tenants, and an idle
 //! tenant costs nothing. Never reads a clock, never looks into a frame, never copies one.
 
+mod bare;
 mod classes;
 mod fattest;
 mod hdwrr;

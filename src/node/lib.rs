@@ -3,6 +3,9 @@
 //! It moves bytes between the outside and the machines of `glocal-engine`, which decide. Sessions and bridges never
 //! know each other; they meet in `glocal-core`. It never reads a tenant from a message.
 
+#[cfg(glocal_bare)]
+compile_error!("--cfg glocal_bare keeps no tenant from any edge: no node is made of it");
+
 pub mod admin;
 mod bridge;
 pub mod bridge_runtime;

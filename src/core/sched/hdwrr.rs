@@ -26,6 +26,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 
+use super::bare::Fifo;
 use super::classes::{ClassConfig, ClassQueue, Pressure, quantum};
 use super::fattest::Fattest;
 use super::pace::Pace;
@@ -124,6 +125,8 @@ pub struct Hdwrr {
     weight_sum: u64,
     bytes: usize,
     held: usize,
+    /// Everything, in a bare build.
+    bare: Fifo,
 }
 
 /// One tenant with a place in `new` or `old`.
@@ -187,6 +190,7 @@ impl Hdwrr {
             weight_sum: 0,
             bytes: 0,
             held: 0,
+            bare: Fifo::default(),
         }
     }
 
@@ -202,6 +206,9 @@ impl Hdwrr {
     ) -> Pushed {
         if frame.is_empty() {
             return Pushed::Queued;
+        }
+        if crate::IS_BARE {
+            return self.bare.push(tenant, class, frame, self.config.held_bytes_max);
         }
         self.is_short = false;
         if let Some(flow) = self.flows.get_mut(&tenant)
@@ -244,6 +251,9 @@ impl Hdwrr {
         }
         let packet_bytes = self.config.classes.packet_bytes.max(1);
         let slice_bytes_max = self.config.slice_bytes_max.max(packet_bytes);
+        if crate::IS_BARE {
+            return self.bare.next_slice(slice_bytes_max, out);
+        }
         loop {
             let tenant = self.new.front().or_else(|| self.old.front()).copied()?;
             let Some(flow) = self.flows.get_mut(&tenant).filter(|flow| !flow.lanes.is_empty()) else {
@@ -556,6 +566,6 @@ impl Hdwrr {
 impl Lanes for Hdwrr {
     /// Whether there is nothing to take: what is held or rests does not count.
     fn is_empty(&self) -> bool {
-        self.active == 0
+        self.active == 0 && self.bare.is_empty()
     }
 }

@@ -170,7 +170,7 @@ impl QueuedFrame {
     }
 
     /// Moves up to `max` bytes from the front to `out` and returns how many.
-    fn split_to(&mut self, max: usize, out: &mut Vec<Bytes>) -> usize {
+    pub(super) fn split_to(&mut self, max: usize, out: &mut Vec<Bytes>) -> usize {
         let mut taken = 0;
         for part in std::iter::once(&mut self.bytes).chain(&mut self.tail) {
             let size = part.len().min(max - taken);
