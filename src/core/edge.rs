@@ -99,6 +99,8 @@ pub struct Edge {
     dedicated: AtomicBool,
     effective: ArcSwap<TenantSet>,
     accepted: ArcSwap<TenantSet>,
+    /// How often either was set.
+    version: AtomicU64,
     /// Until when the two ends may know different bundles, in the clock of this node.
     excused_until: AtomicU64,
     up: AtomicBool,
@@ -120,6 +122,7 @@ impl Edge {
             dedicated: AtomicBool::new(false),
             effective: ArcSwap::from_pointee(TenantSet::default()),
             accepted: ArcSwap::from_pointee(TenantSet::default()),
+            version: AtomicU64::new(0),
             excused_until: AtomicU64::new(0),
             up: AtomicBool::new(false),
             retired: AtomicBool::new(false),
@@ -232,6 +235,13 @@ impl Edge {
         self.retired.store(retired, Ordering::Release);
     }
 
+    /// Which sets are in force: what was asked of them after this was read holds as long as it is the same. It changes after
+    /// the sets have.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
     /// Sets what the edge carries; the control half's right alone.
     pub(crate) fn set_effective(&self, set: TenantSet, up: bool) {
         self.accepted.store(Arc::new(set.clone()));
@@ -241,6 +251,7 @@ impl Edge {
         self.effective.store(Arc::new(set));
         self.excused_until.store(0, Ordering::Relaxed);
         self.up.store(up, Ordering::Release);
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     /// Changes what a live bridge carries; the control half's right alone. What is not accepted any more may be on its way.
@@ -249,6 +260,7 @@ impl Edge {
         self.excuse(now);
         self.effective.store(Arc::new(sends));
         self.accepted.store(Arc::new(accepts));
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -277,7 +289,9 @@ mod tests {
     fn what_was_narrowed_is_refused_at_once_and_excused_for_a_while() {
         let edge = Edge::new(EdgeKey(0), Label::parse("e").unwrap(), NodeId::parse("r/a").unwrap());
         let (one, two) = (TenantKey(1), TenantKey(2));
+        let version = edge.version();
         edge.set_effective(TenantSet::from_iter([one, two]), true);
+        assert_ne!(edge.version(), version);
         assert!(!edge.is_excused(Time(0)));
         edge.change(TenantSet::from_iter([one]), TenantSet::from_iter([one]), Time(0));
         assert!(edge.may_send(one) && !edge.may_send(two) && !edge.may_receive(two));

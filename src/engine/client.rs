@@ -199,8 +199,8 @@ pub struct Client {
     waiting: Option<Time>,
     toll: Option<Toll>,
     accepted: Accepted,
-    /// What became of the last publish that another one can be like.
-    again: Option<Published>,
+    /// What became of the last publish that another one can be like, and while which sets of the edge that it went over.
+    again: Option<(Published, u64)>,
     /// Tenants for which this session has said that it publishes.
     publishes: HashSet<TenantKey>,
     /// Whether its own tenant is among them.
@@ -396,8 +396,11 @@ impl Client {
         let published = published(outgoing, route, reached);
         let repeats = !fresh && reached.targets > 0 && is_plain(outgoing, route.class());
         if let Some((only, number)) = route.only().filter(|_| repeats) {
-            effects.batch.keep_head((self.sender.handle(), number), only, outgoing.payload.len());
-            self.again = Some(published);
+            let version = only.version();
+            if only.may_take(route.tenant().key()) {
+                effects.batch.keep_head((self.sender.handle(), number), only, outgoing.payload.len());
+                self.again = Some((published, version));
+            }
         }
         effects.batch.relieve(shared, now);
         Ok(published)
@@ -416,14 +419,11 @@ impl Client {
         let route = self.cache.again(shared, class, outgoing.name)?;
         let (only, number) = route.only()?;
         let (tenant, class) = (route.tenant(), route.class());
-        let may = match only {
-            Only::Sub(sub) => self.port.echo() || sub.port().id() != self.port.id(),
-            Only::Edge(edge) => edge.may_send(tenant.key()),
-        };
-        if !may || !is_plain(outgoing, class) || !tenant.replies().is_empty() {
+        let (published, version) = self.again?;
+        let is_own = matches!(only, Only::Sub(sub) if !self.port.echo() && sub.port().id() == self.port.id());
+        if is_own || only.version() != version || !is_plain(outgoing, class) || !tenant.replies().is_empty() {
             return None;
         }
-        let published = self.again?;
         let seq = self.seqs.get_mut(class.index())?;
         if !effects.batch.again((self.sender.handle(), number), only, outgoing.payload, *seq + 1) {
             return None;

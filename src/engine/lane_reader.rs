@@ -202,6 +202,8 @@ struct Lane {
     tenant: Option<Arc<Tenant>>,
     /// Whether it belongs on another connection.
     is_misplaced: bool,
+    /// Which sets of the edge were asked last whether it is allowed.
+    allowed_at: Option<u64>,
     class: Class,
     buffer: LaneBuffer,
     brokers: HashMap<u32, (BrokerIndex, u64)>,
@@ -305,6 +307,7 @@ impl LaneReader {
             Lane {
                 tenant: allowed,
                 is_misplaced,
+                allowed_at: None,
                 class,
                 buffer: LaneBuffer::new(limits),
                 brokers: HashMap::new(),
@@ -361,18 +364,29 @@ impl Lane {
         arrivals: &mut Arrivals,
     ) -> Result<(), BridgeFault> {
         let Some(tenant) = self.tenant.clone() else { return Ok(()) };
-        if !incoming.may_receive(tenant.key()) {
-            // Narrowed while the lane was open.
-            self.buffer.discard();
-            self.tenant = None;
-            return Ok(());
+        let version = incoming.edge.version();
+        if self.allowed_at != Some(version) {
+            if !incoming.may_receive(tenant.key()) {
+                // Narrowed while the lane was open.
+                self.buffer.discard();
+                self.tenant = None;
+                return Ok(());
+            }
+            self.allowed_at = Some(version);
         }
         loop {
-            if let Some(taken) = self.take_again(incoming, &tenant, &bytes, turn, now, &mut arrivals.batch) {
+            let batch = &mut arrivals.batch;
+            if self.buffer.buffered_bytes() == 0
+                && let Some(taken) = self.take_again(incoming, &tenant, &bytes, turn, now, batch)
+            {
                 bytes.advance(taken);
                 continue;
             }
             let Some(frame) = self.buffer.next_frame(&mut bytes)? else { return Ok(()) };
+            // It may be like the last one, but come in several pieces.
+            if self.take_again(incoming, &tenant, &frame, turn, now, batch).is_some() {
+                continue;
+            }
             self.like = None;
             match next_frame(&frame, &FrameLimits::open(incoming.shared.max_payload_bytes))? {
                 Next::Need(_) => return Err(FrameError::Truncated.into()),

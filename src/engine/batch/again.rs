@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use glocal_core::edge::Edge;
 use glocal_core::limits::{QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::port::{Dialect, Sub};
+use glocal_core::tenant::TenantKey;
 use glocal_wire::data::{fit_payload, renumber};
 
 use super::item::Item;
@@ -26,6 +27,24 @@ pub(crate) enum Only<'t> {
     Sub(&'t Sub),
     /// Over an edge, in one frame for all brokers behind it that it is for.
     Edge(&'t Edge),
+}
+
+impl Only<'_> {
+    /// Whether the edge carries a tenant; a subscription is the tenant's own.
+    pub(crate) fn may_take(self, tenant: TenantKey) -> bool {
+        match self {
+            Self::Sub(_) => true,
+            Self::Edge(edge) => edge.may_send(tenant),
+        }
+    }
+
+    /// What [`Self::may_take`] was asked of, which holds as long as this is the same.
+    pub(crate) fn version(self) -> u64 {
+        match self {
+            Self::Sub(_) => 0,
+            Self::Edge(edge) => edge.version(),
+        }
+    }
 }
 
 /// The target that a message was written for, by its place.

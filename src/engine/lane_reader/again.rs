@@ -33,13 +33,6 @@ impl Place {
             Self::Onward(edge) => Only::Edge(edge),
         }
     }
-
-    fn may_take(&self, tenant: &Tenant) -> bool {
-        match self {
-            Self::Here(..) => true,
-            Self::Onward(edge) => edge.may_send(tenant.key()),
-        }
-    }
 }
 
 /// What the last message shows of one more like it.
@@ -52,6 +45,8 @@ pub(super) struct Like {
     /// What the decision was made in.
     epoch: u64,
     generation: u64,
+    /// The sets of the edge it came over, and of the one it went over.
+    versions: [u64; 2],
 }
 
 impl Lane {
@@ -67,12 +62,11 @@ impl Lane {
         batch: &mut Batch,
     ) -> Option<usize> {
         let last = self.like.as_ref()?;
-        let (payload, seq) = like(bytes, &self.head).filter(|_| self.buffer.buffered_bytes() == 0)?;
+        let (payload, seq) = like(bytes, &self.head)?;
         let shared = &incoming.shared;
         let holds = last.epoch == shared.policy_epoch()
             && last.generation == tenant.generation()
-            && incoming.may_receive(tenant.key())
-            && last.place.may_take(tenant)
+            && last.versions == [incoming.edge.version(), last.place.only().version()]
             && payload.len() <= shared.max_payload_bytes as usize;
         let known = self.senders.get_mut(&last.handle).filter(|known| holds && seq > known.last_seq)?;
         let only = last.place.only();
@@ -113,11 +107,16 @@ impl Lane {
         let is_first = !message.redelivered && message.reply_token.is_none() && !self.class.is_reliable();
         let Some(handle) = fields.sender.filter(|_| is_plain && is_first) else { return };
         let Some(place) = self.place(incoming, message, targets, source) else { return };
+        let versions = [incoming.edge.version(), place.only().version()];
+        let tenant = message.tenant.key();
+        if !incoming.may_receive(tenant) || !place.only().may_take(tenant) {
+            return;
+        }
         self.decisions += 1;
         let of = (message.sender.handle(), self.decisions);
         batch.keep_head(of, place.only(), message.payload.len());
         let (epoch, generation) = (incoming.shared.policy_epoch(), message.tenant.generation());
-        self.like = Some(Like { of, handle, place, epoch, generation });
+        self.like = Some(Like { of, handle, place, epoch, generation, versions });
     }
 
     fn place(
