@@ -7,6 +7,9 @@ use crate::tenant::TenantKey;
 /// Queues shorter than this power of two for their weight are not tracked: with so little each, no bound is reached.
 const RANK_MIN: u8 = 10;
 
+/// Tenants that an empty rank keeps room for.
+const RANK_KEEP: usize = 4;
+
 /// Tenants by the power of two of (held bytes / weight): the top one is within a factor of two of the longest.
 #[derive(Debug)]
 pub(super) struct Fattest {
@@ -41,7 +44,10 @@ impl Fattest {
                 self.places.insert(*moved, place);
             }
             if list.is_empty() {
-                *list = Vec::new();
+                // A tenant alone goes up and down through the ranks all the time.
+                if list.capacity() > RANK_KEEP {
+                    *list = Vec::new();
+                }
                 self.used &= !(1 << from);
             }
         }
