@@ -26,7 +26,7 @@ pub enum Farewell {
 /// The machine of one client session.
 pub trait Machine: Send {
     /// Why the protocol ends a session.
-    type End: fmt::Display + fmt::Debug + Send;
+    type End: fmt::Display + fmt::Debug + Send + Sync;
 
     /// The session's number.
     fn id(&self) -> u64;

@@ -110,8 +110,8 @@ where
     }
 }
 
-/// The server side of one TLS connection over TCP.
-type TlsStream = tokio_rustls::server::TlsStream<ReadAhead<TcpStream>>;
+/// The server side of one TLS connection over TCP; in a place of its own, since it is handed on several times.
+type TlsStream = Box<tokio_rustls::server::TlsStream<ReadAhead<TcpStream>>>;
 
 /// Shakes hands within `patience`; a connection that fails is counted and `None` comes back.
 async fn tls_handshake(
@@ -124,7 +124,7 @@ async fn tls_handshake(
     match tokio::time::timeout(patience, acceptor.accept(ReadAhead::new(stream))).await {
         Ok(Ok(stream)) => {
             let chain = PeerChain::new(stream.get_ref().1.peer_certificates().unwrap_or_default());
-            Some((stream, chain))
+            Some((Box::new(stream), chain))
         }
         Ok(Err(error)) => {
             // The verifier counts what it refuses; that there was nothing to verify it never sees.

@@ -3,6 +3,7 @@
 //! One task per session reads and writes, so that a client that does not read slows nobody but itself. Reading goes on
 //! while writing waits; what others send meanwhile waits in the session's bounded lanes.
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -54,40 +55,37 @@ enum End<P: std::fmt::Display + std::fmt::Debug> {
 
 /// Runs one native session on a stream whose principal is known, until either side ends it. Its hello is awaited from
 /// when the connection `began`.
-pub(crate) async fn run_native<S>(
+pub(crate) fn run_native<S>(
     context: Context,
     stream: S,
     principal: Principal,
     chain: PeerChain,
     remote: SocketAddr,
     began: Time,
-) where
+) -> impl Future<Output = ()> + Send
+where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let (shared, now) = (Arc::clone(&context.shared), context.clock.now());
     let machine = NativeSession::new(shared, Arc::new(principal), rand_u64(), now);
-    run(context, stream, machine, chain, remote, began).await;
+    run(context, stream, machine, chain, remote, began)
 }
 
-/// Runs one session until either side ends it.
-pub(crate) async fn run<S, M>(
+/// Runs one session until either side ends it. All that lasts is in one place on the heap: the tasks that led here would
+/// have room for what they hand on, each once more, as long as the session lives.
+pub(crate) fn run<S, M>(
     context: Context,
     stream: S,
     machine: M,
     chain: PeerChain,
     remote: SocketAddr,
     began: Time,
-) where
+) -> impl Future<Output = ()> + Send
+where
     S: AsyncRead + AsyncWrite + Unpin + Send,
     M: Machine,
 {
-    let principal = Arc::clone(machine.principal());
-    let id = machine.id();
-    context.counters.sessions_opened.add(1);
-    let presence = Presence::new(&context, id, &principal);
-    tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), role = %principal.role(),
-        "mTLS identity bound from certificate: {principal}");
-    let mut session = Session {
+    let session = Box::new(Session {
         pump: Pump::new(stream),
         machine,
         effects: Effects::default(),
@@ -99,15 +97,29 @@ pub(crate) async fn run<S, M>(
         rest: Rest::default(),
         chain,
         told: None,
-        context: context.clone(),
-    };
+        context,
+    });
+    carry(session, remote, began)
+}
+
+async fn carry<S, M>(mut session: Box<Session<S, M>>, remote: SocketAddr, began: Time)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+    M: Machine,
+{
+    let principal = Arc::clone(session.machine.principal());
+    let id = session.machine.id();
+    session.context.counters.sessions_opened.add(1);
+    let presence = Presence::new(&session.context, id, &principal);
+    tracing::info!(session = id, remote = %remote, tenant = %principal.tenant(), role = %principal.role(),
+        "mTLS identity bound from certificate: {principal}");
     let mut greeting = BytesMut::new();
     session.machine.greet(&mut greeting);
     session.pump.write(greeting.freeze());
     let end = match presence {
         Ok(_) => session.serve(began).await,
         Err(reason) => {
-            context.counters.connections_refused.add(1);
+            session.context.counters.connections_refused.add(1);
             End::Ours(reason)
         }
     };
