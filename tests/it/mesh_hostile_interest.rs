@@ -114,17 +114,17 @@ impl Attack {
         self.global.metric("glocal_dropped_total", &["tenantA", &format!("reason=\"{reason}\"")]).await
     }
 
-    /// Everything said so far has been looked at: a message after it, in a lane of its own stream, has arrived.
+    /// Everything said so far has been looked at: two messages after it, in a lane of its own stream, have arrived. What is
+    /// said is given to the control half after the messages that were read with it, and before others are read.
     async fn settled(&mut self, number: u64, watch: &mut glocal_client::Subscription) {
-        let mut bytes = BytesMut::new();
         if number == 1 {
-            bytes = lane_of("tenantA");
-            self.hostile.lane("tenantA", Class::Live, &bytes).await;
-            bytes.clear();
+            self.hostile.lane("tenantA", Class::Live, &lane_of("tenantA")).await;
         }
-        bytes.extend_from_slice(&relay(Class::Live, "settled", number, ME, &[YOU], b""));
-        self.hostile.data(self.lane + 1, &bytes).await;
-        assert_eq!(message(watch).await.subject(), "settled");
+        for seq in [2 * number - 1, 2 * number] {
+            let bytes = relay(Class::Live, "settled", seq, ME, &[YOU], b"");
+            self.hostile.data(self.lane + 1, &bytes).await;
+            assert_eq!(message(watch).await.subject(), "settled");
+        }
         // The control half has done what it was given before it answers.
         self.global.0.context().control.inspect().await;
     }
