@@ -236,11 +236,6 @@ impl Sub {
         self.max.load(Ordering::Relaxed) == u64::MAX
     }
 
-    /// Counts deliveries of a subscription that has no maximum.
-    pub fn count(&self, deliveries: u64) {
-        self.delivered.fetch_add(deliveries, Ordering::Relaxed);
-    }
-
     /// Counts one delivery.
     #[must_use]
     pub fn deliver(&self) -> Delivery {

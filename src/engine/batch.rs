@@ -42,7 +42,7 @@ pub(crate) use again::testing;
 pub(crate) use again::{Decided, Only, SINGLE_FRAME_BROKERS};
 use again::{Head, Written};
 use delivery_ext::DeliveryExt;
-use item::{Frame, Item, Kind, append};
+use item::{Frame, Item, append};
 use refused::Refused;
 use room::Room;
 
@@ -346,7 +346,7 @@ impl Batch {
                 }
                 (self.frames, self.written) = (self.frames + 1, Written::Port(index));
                 let frame = Frame { bytes, tail, admitted, seq: 0 };
-                append(&mut target.items, frame, Kind::of(message), |()| true, || ());
+                append(&mut target.items, frame, message, |()| true, || ());
             }
             _ => message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1),
         }
@@ -396,7 +396,7 @@ impl Batch {
             let handles = || Handles { brokers: used().collect(), sender: Some(Arc::clone(message.sender)) };
             (self.frames, self.written) = (self.frames + 1, Written::Link(index));
             let frame = Frame { bytes, tail, admitted: false, seq: message.seq };
-            append(&mut target.items, frame, Kind::of(message), same, handles);
+            append(&mut target.items, frame, message, same, handles);
         } else {
             message.tenant.counters().class(class).dropped(DropReason::TooLarge, 1);
         }

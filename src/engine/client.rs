@@ -425,9 +425,7 @@ impl Client {
             return None;
         }
         let seq = self.seqs.get_mut(class.index())?;
-        if !effects.batch.again((self.sender.handle(), number), only, outgoing.payload, *seq + 1) {
-            return None;
-        }
+        effects.batch.again((self.sender.handle(), number), only, outgoing.payload, *seq + 1)?.write();
         *seq += 1;
         self.turn = self.turn.wrapping_add(1);
         self.waiting = None;

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use glocal_core::edge::Edge;
-use glocal_core::limits::{QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN};
+use glocal_core::limits::{QUEUED_FRAME_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::port::{Dialect, Sub};
 use glocal_core::tenant::TenantKey;
 use glocal_wire::data::{fit_payload, renumber};
 
-use super::item::Item;
+use super::item::append_like;
 use super::{Batch, Target};
 
 /// What decides on everything of a message but its payload: a sender's handle, and which of the decisions it was that are
@@ -103,13 +102,46 @@ impl Head {
         Some(())
     }
 
-    /// Appends a message. Returns its bytes, or `None`, where another one came between.
-    fn write<T, H: Clone>(&mut self, target: &mut Target<T, H>, payload: &[u8], seq: u64) -> Option<usize> {
+    /// Appends a message that fits, and returns its bytes.
+    fn write<T, H: Clone>(&mut self, target: &mut Target<T, H>, payload: &[u8], seq: u64) -> usize {
         let bytes = self.before.len() + payload.len() + self.after.len();
-        join(&mut target.items, self.items, bytes, seq)?;
+        append_like(&mut target.items, bytes, seq);
         self.items = target.items.len();
-        append(&mut target.chunk, &self.before, payload, self.after, bytes);
-        Some(bytes)
+        target.chunk.reserve(bytes);
+        target.chunk.extend_from_slice(&self.before);
+        target.chunk.extend_from_slice(payload);
+        if !self.after.is_empty() {
+            target.chunk.extend_from_slice(self.after);
+        }
+        bytes
+    }
+}
+
+/// One message more like the last one, for which everything lies ready.
+#[derive(Debug)]
+pub(crate) struct Again<'b> {
+    batch: &'b mut Batch,
+    only: Only<'b>,
+    payload: &'b [u8],
+    seq: u64,
+}
+
+impl Again<'_> {
+    /// Collects it.
+    pub(crate) fn write(self) {
+        let Self { batch: Batch { head, ports, links, held, .. }, only, payload, seq } = self;
+        let written = match (only, head.at) {
+            (Only::Sub(sub), Written::Port(at)) => {
+                // It has no maximum.
+                let _ = sub.deliver();
+                ports.get_mut(at).map(|target| head.write(target, payload, 0))
+            }
+            (Only::Edge(_), Written::Link(at)) => links.get_mut(at).map(|target| head.write(target, payload, seq)),
+            _ => None,
+        };
+        *held += written.map_or(0, |bytes| bytes + QUEUED_FRAME_OVERHEAD_BYTES);
+        #[cfg(test)]
+        testing::took();
     }
 }
 
@@ -137,75 +169,34 @@ impl Batch {
         self.head.of = kept.map(|()| of);
     }
 
-    /// Whether [`Self::again`] would write a message with such a payload now.
-    pub(crate) fn fits(&mut self, of: Decided, only: Only<'_>, payload_bytes: usize) -> bool {
+    /// A message that differs from the last one in its payload and its number at most; `None` where it does not, or cannot
+    /// be written as if. Nothing is collected or counted yet.
+    pub(crate) fn again<'b>(
+        &'b mut self,
+        of: Decided,
+        only: Only<'b>,
+        payload: &'b [u8],
+        seq: u64,
+    ) -> Option<Again<'b>> {
+        #[cfg(test)]
+        if testing::is_off() {
+            return None;
+        }
         let entries = match self.head.at {
             Written::Port(at) => self.ports.get(at).map(|target| target.items.len()),
             Written::Link(at) => self.links.get(at).map(|target| target.items.len()),
             Written::Otherwise => None,
         };
-        #[cfg(test)]
-        if testing::is_off() {
-            return false;
-        }
-        self.head.of == Some(of)
+        let fits = self.head.of == Some(of)
             && entries == Some(self.head.items)
-            && payload_bytes < SHARED_PAYLOAD_BYTES_MIN
-            && self.head.fit(payload_bytes)
+            && payload.len() < SHARED_PAYLOAD_BYTES_MIN
+            && self.head.fit(payload.len())
             && match only {
                 Only::Sub(sub) => sub.is_endless(),
-                Only::Edge(_) => true,
-            }
+                Only::Edge(_) => renumber(&mut self.head.before, seq),
+            };
+        fits.then_some(Again { batch: self, only, payload, seq })
     }
-
-    /// Collects a message that differs from the last one in its payload and its number at most. `false` where that cannot
-    /// be: nothing was collected or counted then.
-    pub(crate) fn again(&mut self, of: Decided, only: Only<'_>, payload: &[u8], seq: u64) -> bool {
-        if !self.fits(of, only, payload.len()) {
-            return false;
-        }
-        let head = &mut self.head;
-        let written = match (only, head.at) {
-            (Only::Sub(sub), Written::Port(at)) => self.ports.get_mut(at).and_then(|target| {
-                let written = head.write(target, payload, 0);
-                sub.count(u64::from(written.is_some()));
-                written
-            }),
-            (Only::Edge(_), Written::Link(at)) if renumber(&mut head.before, seq) => {
-                self.links.get_mut(at).and_then(|target| head.write(target, payload, seq))
-            }
-            _ => None,
-        };
-        self.held += written.map_or(0, |bytes| bytes + QUEUED_FRAME_OVERHEAD_BYTES);
-        #[cfg(test)]
-        testing::took(written.is_some());
-        written.is_some()
-    }
-}
-
-fn append(chunk: &mut BytesMut, before: &[u8], payload: &[u8], after: &[u8], bytes: usize) {
-    chunk.reserve(bytes);
-    chunk.extend_from_slice(before);
-    chunk.extend_from_slice(payload);
-    if !after.is_empty() {
-        chunk.extend_from_slice(after);
-    }
-}
-
-/// Notes a frame like the last of `count`, in the same entry or in one more like it.
-fn join<H: Clone>(items: &mut Vec<Item<H>>, count: usize, bytes: usize, seq: u64) -> Option<()> {
-    let is_last = items.len() == count;
-    let last = items.last_mut().filter(|_| is_last)?;
-    if last.bytes + bytes <= RUN_BYTES_MAX {
-        last.bytes += bytes;
-        last.frames += 1;
-        last.last_bytes = bytes;
-    } else {
-        let (tenant, handles) = (Arc::clone(&last.tenant), last.handles.clone());
-        let more = Item { tenant, handles, bytes, seq, tail: None, frames: 1, last_bytes: bytes, ..*last };
-        items.push(more);
-    }
-    Some(())
 }
 
 /// What tests want to know of it.
@@ -222,8 +213,8 @@ pub(crate) mod testing {
         OFF.get()
     }
 
-    pub(super) fn took(one: bool) {
-        TAKEN.set(TAKEN.get() + usize::from(one));
+    pub(super) fn took() {
+        TAKEN.set(TAKEN.get() + 1);
     }
 
     /// Messages of this thread that were written as one more like the last one.

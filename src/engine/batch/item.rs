@@ -11,20 +11,6 @@ use glocal_core::tenant::Tenant;
 
 use super::Message;
 
-/// What frames have in common that are queued as one.
-#[derive(Clone, Copy)]
-pub(super) struct Kind<'m> {
-    pub(super) tenant: &'m Arc<Tenant>,
-    pub(super) class: Class,
-    pub(super) ttl_ms: Option<u32>,
-}
-
-impl<'m> Kind<'m> {
-    pub(super) const fn of(message: &Message<'m>) -> Self {
-        Self { tenant: message.tenant, class: message.destination.class(), ttl_ms: message.ttl_ms }
-    }
-}
-
 /// What is queued as one: a frame, or small ones in a row.
 #[derive(Debug)]
 pub(super) struct Item<H> {
@@ -61,6 +47,13 @@ impl<H> Item<H> {
         (self.class, frame, self.tenant)
     }
 
+    /// Takes in one frame more.
+    const fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.frames += 1;
+        self.last_bytes = bytes;
+    }
+
     /// Where it is counted.
     pub(super) fn counters(&self) -> &ClassCounters {
         self.tenant.counters().class(self.class)
@@ -77,11 +70,11 @@ impl<H> Item<H> {
 pub(super) fn append<H>(
     items: &mut Vec<Item<H>>,
     frame: Frame,
-    kind: Kind<'_>,
+    message: &Message<'_>,
     same: impl FnOnce(&H) -> bool,
     handles: impl FnOnce() -> H,
 ) {
-    let Kind { tenant, class, ttl_ms } = kind;
+    let (class, ttl_ms, tenant) = (message.destination.class(), message.ttl_ms, message.tenant);
     let Frame { bytes, tail, admitted, seq } = frame;
     let joins = |last: &&mut Item<H>| {
         last.class == class
@@ -95,16 +88,25 @@ pub(super) fn append<H>(
             && same(&last.handles)
     };
     match items.last_mut().filter(joins) {
-        Some(last) => {
-            last.bytes += bytes;
-            last.frames += 1;
-            last.last_bytes = bytes;
-        }
+        Some(last) => last.add(bytes),
         None => {
             let (tenant, handles) = (Arc::clone(tenant), handles());
             let item =
                 Item { class, bytes, tail, ttl_ms, tenant, handles, admitted, seq, frames: 1, last_bytes: bytes };
             items.push(item);
         }
+    }
+}
+
+/// Notes a frame that was appended to a target's chunk and is like the last one: small, and of all that this one is of.
+pub(super) fn append_like<H: Clone>(items: &mut Vec<Item<H>>, bytes: usize, seq: u64) {
+    match items.last_mut() {
+        Some(last) if last.bytes + bytes <= RUN_BYTES_MAX => last.add(bytes),
+        Some(last) => {
+            let (tenant, handles) = (Arc::clone(&last.tenant), last.handles.clone());
+            let more = Item { tenant, handles, bytes, seq, tail: None, frames: 1, last_bytes: bytes, ..*last };
+            items.push(more);
+        }
+        None => {}
     }
 }

@@ -69,10 +69,7 @@ impl Lane {
             && last.versions == [incoming.edge.version(), last.place.only().version()]
             && payload.len() <= shared.max_payload_bytes as usize;
         let known = self.senders.get_mut(&last.handle).filter(|known| holds && seq > known.last_seq)?;
-        let only = last.place.only();
-        if !batch.fits(last.of, only, payload.len()) {
-            return None;
-        }
+        let again = batch.again(last.of, last.place.only(), payload, seq)?;
         let counters = tenant.counters().class(self.class);
         known.last_seq = seq;
         *turn = turn.wrapping_add(1);
@@ -84,7 +81,9 @@ impl Lane {
             }
             Place::Onward(_) => true,
         };
-        if !is_new || !batch.again(last.of, only, payload, seq) {
+        if is_new {
+            again.write();
+        } else {
             counters.dropped(DropReason::Late, 1);
         }
         batch.relieve(shared, now);
