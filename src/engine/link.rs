@@ -223,6 +223,15 @@ impl EdgeLanes {
         std::mem::take(&mut self.purged)
     }
 
+    /// Gives every tenant the weight and the terms of its section, from its next turn on.
+    pub fn agree(&mut self, tenants: &Tenants, now: Time) {
+        for tenant in tenants.iter() {
+            let section = tenant.section();
+            self.sched.set_weight(tenant.key(), section.weight);
+            self.sched.set_terms(tenant.key(), section.terms, now);
+        }
+    }
+
     /// Gives up, counted, what is queued of tenants that hold more than they may; see [`Hdwrr::shed`].
     pub fn shed(&mut self, tenants: &Tenants) {
         self.sched.shed(&mut self.drops);

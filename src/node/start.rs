@@ -365,11 +365,7 @@ pub(crate) fn link(edge: &EdgeConfig, key: EdgeKey, tenants: &Tenants, clock: Cl
     let link = Link::new(handle, HdwrrConfig::default());
     link.inbox().with(|lanes| {
         lanes.sched_mut().charge_to(Arc::clone(tenants.memory()));
-        for tenant in tenants.iter() {
-            let section = tenant.section();
-            lanes.sched_mut().set_weight(tenant.key(), section.weight);
-            lanes.sched_mut().set_terms(tenant.key(), section.terms, clock.now());
-        }
+        lanes.agree(tenants, clock.now());
     });
     shape(&link, edge, clock);
     Arc::new(link)

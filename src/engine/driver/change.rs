@@ -106,13 +106,7 @@ impl Driver {
         let (refused, narrowed) = self.control.renew(head, brokers, edges, &policy, now);
         self.purge(&narrowed);
         for link in self.shared.links().iter() {
-            link.inbox().with(|lanes| {
-                for tenant in policy.tenants().iter() {
-                    let section = tenant.section();
-                    lanes.sched_mut().set_weight(tenant.key(), section.weight);
-                    lanes.sched_mut().set_terms(tenant.key(), section.terms, now);
-                }
-            });
+            link.inbox().with(|lanes| lanes.agree(policy.tenants(), now));
             // Who was above a cap may have something to send now.
             link.inbox().wake();
         }
