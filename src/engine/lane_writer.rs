@@ -56,8 +56,8 @@ pub struct LaneWriter {
 const JOINED_BYTES: usize = 64 * 1024;
 
 impl LaneWriter {
-    /// As [`Self::fill`]; `None` only when nothing is queued that may go before [`glocal_core::sched::Hdwrr::wakes_at`]. Whoever gets [`Due::Later`] comes back by itself then: pushes
-    /// do not wake it, see [`glocal_core::inbox::Inbox::poll_drain`].
+    /// As [`Self::fill`]; `None` only when nothing is queued that may go before [`glocal_core::sched::Hdwrr::wakes_at`]. Whoever
+    /// gets [`Due::Later`] comes back by itself then: pushes do not wake it, see [`glocal_core::inbox::Inbox::poll_drain`].
     pub fn next(
         &mut self,
         link: &Link,

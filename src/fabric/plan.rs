@@ -218,12 +218,6 @@ impl Plan {
         parse::parse(text, file)
     }
 
-    /// The tenant with this id.
-    #[must_use]
-    pub fn tenant(&self, id: &TenantId) -> Option<&TenantPlan> {
-        self.tenants.iter().find(|t| t.id == *id)
-    }
-
     /// The edges of a broker, in the order of the plan.
     pub fn edges_of<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = &'a EdgePlan> {
         self.edges.iter().filter(move |e| e.dial == *node || e.accept == *node)
