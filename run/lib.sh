@@ -30,6 +30,15 @@ need_binary() {
     [ -x "$MESH_BIN" ] || die "'$MESH_BIN' is not built" "cargo build --release"
 }
 
+# need_tool NAME: a command of the Debian package of that name, which is installed where that can be done.
+need_tool() {
+    command -v "$1" >/dev/null && return 0
+    { [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; } || die "$1 is missing" "apt-get install $1"
+    say "$1 is missing: apt-get install $1"
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$1"; } >/dev/null 2>&1 ||
+        die "$1 is missing" 'apt-get failed; install it by hand'
+}
+
 # ── Counting checks ───────────────────────────────────────────────────────────
 
 pass() {

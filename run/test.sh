@@ -38,16 +38,12 @@ for argument in "$@"; do
 done
 
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
-TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+# shellcheck source=run/lib.sh
+source run/lib.sh
 unset GLOCAL_GUARDS_BUILD GLOCAL_GUARDS_OFF
 BEGAN=$SECONDS
 TIMES=()
 STEPS=0
-
-missing() {
-    printf 'error: %s is missing\nhint: %s\n' "$1" "$2" >&2
-    exit 1
-}
 
 # step NAME COMMAND…
 step() {
@@ -70,20 +66,12 @@ report() {
 }
 
 require_tools() {
-    command -v cargo >/dev/null || missing cargo 'install Rust: https://rustup.rs'
-    cargo fmt --version >/dev/null 2>&1 || missing rustfmt 'rustup component add rustfmt'
-    cargo clippy --version >/dev/null 2>&1 || missing clippy 'rustup component add clippy'
-    command -v cc >/dev/null || command -v gcc >/dev/null || missing 'a C compiler' 'apt-get install gcc'
+    command -v cargo >/dev/null || die 'cargo is missing' 'install Rust: https://rustup.rs'
+    cargo fmt --version >/dev/null 2>&1 || die 'rustfmt is missing' 'rustup component add rustfmt'
+    cargo clippy --version >/dev/null 2>&1 || die 'clippy is missing' 'rustup component add clippy'
+    command -v cc >/dev/null || command -v gcc >/dev/null || die 'a C compiler is missing' 'apt-get install gcc'
     command -v git >/dev/null || printf 'note: without git, the test of what lies in the repository looks at all files\n'
-    if ! command -v shellcheck >/dev/null; then
-        if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-            printf 'shellcheck is missing: apt-get install shellcheck\n'
-            { apt-get update -qq && apt-get install -y -qq --no-install-recommends shellcheck; } >/dev/null 2>&1 ||
-                missing shellcheck 'apt-get failed; install it by hand'
-        else
-            missing shellcheck 'apt-get install shellcheck'
-        fi
-    fi
+    need_tool shellcheck
 }
 
 # Tests are not retried: one that fails now and then has found something.

@@ -116,16 +116,9 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 export GLOCAL_CONFIG_DIR=$MESH_DIR/contexts
 
-PRESENT=() LEFT_OUT=()
-if [ ${#PEERS[@]} -gt 0 ]; then
-    for peer in "${PEERS[@]}"; do [ "$peer" = ours ] || PRESENT+=("$peer"); done
-    [ ${#PRESENT[@]} -eq 0 ] || "$HERE/peers/install.sh" "${PRESENT[@]}" >"$MESH_DIR/installed"
-    PRESENT=()
-    touch "$MESH_DIR/installed"
-    while IFS=$'\t' read -r name version rest; do
-        if [ "$version" = - ]; then LEFT_OUT+=("$name: $rest"); else PRESENT+=("$name") VERSION[$name]=$version PROGRAM[$name]=$rest; fi
-    done <"$MESH_DIR/installed"
-fi
+OTHERS=()
+for peer in "${PEERS[@]}"; do [ "$peer" = ours ] || OTHERS+=("$peer"); done
+[ ${#OTHERS[@]} -eq 0 ] || install_peers "${OTHERS[@]}"
 for line in "${LEFT_OUT[@]}"; do say "left out: $line" >&2; done
 
 # ── Two brokers with a link between them, and who connects to them.
@@ -245,18 +238,14 @@ floods_run() {
 
 # The table of peers, into the document.
 write() {
-    local document=$REPO/docs/PERFORMANCE.md line
     {
         printf 'Medians of %s rounds of %s s (least–greatest), brokers in turns, each started afresh for each round; the link is made by %s, TCP keeps\n' \
             "$ROUNDS" "$SECONDS_EACH" "$(if [ "$VIA" = netns ]; then printf 'tc tbf'; else printf 'tbf-proxy'; fi)"
         printf 'to its pace by %s, the machine had a load of %s before.\n\n' "$(cat /proc/sys/net/ipv4/tcp_congestion_control 2>/dev/null || printf '?')" "$BUSY"
         cat "$MESH_DIR/table"
         printf '\n'
-        for line in "${LEFT_OUT[@]}"; do printf 'Left out: %s.\n\n' "$line"; done
-    } >"$MESH_DIR/written"
-    [ "$(grep -c '^<!-- /\{0,1\}fairness -->$' "$document")" -eq 2 ] || die "$document has lost its markers"
-    sed -e "/^<!-- fairness -->\$/r $MESH_DIR/written" -e '/^<!-- fairness -->$/,/^<!-- \/fairness -->$/{/^<!-- /!d}' "$document" >"$MESH_DIR/document"
-    cat "$MESH_DIR/document" >"$document"
+    } >"$MESH_DIR/found"
+    into_document fairness "$MESH_DIR/found"
 }
 
 # What else the machine does, before this script adds to it.

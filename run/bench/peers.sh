@@ -65,18 +65,8 @@ finish() {
 }
 trap finish EXIT
 
-PRESENT=() LEFT_OUT=()
-if [ "$PEERS" != none ]; then
-    # shellcheck disable=SC2086 # names, one a word
-    "$HERE/peers/install.sh" ${PEERS//,/ } >"$WORK/installed"
-    while IFS=$'\t' read -r name version rest; do
-        if [ "$version" = - ]; then
-            LEFT_OUT+=("$name: $rest")
-        else
-            PRESENT+=("$name") VERSION[$name]=$version PROGRAM[$name]=$rest
-        fi
-    done <"$WORK/installed"
-fi
+# shellcheck disable=SC2086 # names, one a word
+[ "$PEERS" = none ] || install_peers ${PEERS//,/ }
 for name in "${PRESENT[@]}"; do say "$name: ${VERSION[$name]}"; done
 for line in "${LEFT_OUT[@]}"; do say "left out: $line"; done
 ! $INSTALL_ONLY || exit 0
@@ -206,16 +196,12 @@ done
 awk -v tables="$WORK/tables" -v goals="$WORK/goals" -v labels="$LABELS" -f "$HERE/peers/judge.awk" "$WORK/results"
 cat "$WORK/tables"
 if $WRITE; then
-    document=$REPO/docs/PERFORMANCE.md
     {
         printf 'Medians of %s rounds (least–greatest), %s messages in each, brokers in turns, on a machine with a load of %s.\n\n' \
             "$ROUNDS" "$COUNT" "$BUSY"
         cat "$WORK/tables"
-        for line in "${LEFT_OUT[@]}"; do printf 'Left out: %s.\n\n' "$line"; done
-    } >"$WORK/written"
-    [ "$(grep -c '^<!-- /\{0,1\}peers -->$' "$document")" -eq 2 ] || die "$document has lost its markers"
-    sed -e "/^<!-- peers -->\$/r $WORK/written" -e '/^<!-- peers -->$/,/^<!-- \/peers -->$/{/^<!-- /!d}' "$document" >"$WORK/document"
-    cat "$WORK/document" >"$document"
+    } >"$WORK/found"
+    into_document peers "$WORK/found"
 fi
 cat "$WORK/goals"
 ! grep -q ' short$' "$WORK/goals"

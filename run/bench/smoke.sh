@@ -38,18 +38,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-need_valgrind() {
-    command -v valgrind >/dev/null && return 0
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-        say 'valgrind is missing: apt-get install valgrind'
-        { apt-get update -qq && apt-get install -y -qq --no-install-recommends valgrind; } >/dev/null 2>&1 ||
-            die 'valgrind is missing, and apt-get failed' 'install it by hand'
-    else
-        die 'valgrind is missing' 'apt-get install valgrind'
-    fi
-}
-
-need_valgrind
+need_tool valgrind
 STEPS_BIN=${STEPS_BIN:-$TARGET_DIR/release/examples/steps}
 if $BUILD; then (cd "$REPO" && cargo build --release --locked --quiet -p glocal-sim --example steps); fi
 [ -x "$STEPS_BIN" ] || die "'$STEPS_BIN' is not built" "cargo build --release -p glocal-sim --example steps"

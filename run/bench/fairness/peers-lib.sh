@@ -20,50 +20,11 @@ nats_accounts() {
     printf '}\n'
 }
 
-# start_nats_pair NAME PEER leaf|route|pool: with a route, each tenant has an account, and both share one connection; a pool
-# is a route of as many as there are by default since 2.10; a leaf is of one account, which both share.
-start_nats_pair() {
-    local ports near far inner one=
-    mapfile -t ports < <(free_ports 4)
-    near=${ports[0]} far=${ports[1]} inner=${ports[2]}
-    # Earlier ones know no pools.
-    [ "$3" != route ] || [ "$2" = nats-2.9 ] || one='pool_size: -1, '
-    broker_in right
-    if [ "$3" = leaf ]; then
-        nats_broker "$1" far "$2" "$far" <<<"leafnodes { listen: \"${LINK_HOST[right]}:$inner\", $(nats_tls) }"
-    else
-        NATS_MAP=true nats_broker "$1" far "$2" "$far" \
-            <<<"cluster { name: \"bench\", ${one}listen: \"${LINK_HOST[right]}:$inner\", $(nats_tls) }"$'\n'"$(nats_accounts)"
-    fi
-    FAR_PID[$1]=$BROKER_PID FAR_AT[$1]=${HOST[right]}:$far
-    dial right "$inner"
-    broker_in left
-    if [ "$3" = leaf ]; then
-        nats_broker "$1" near "$2" "$near" <<<"leafnodes { remotes: [ { url: \"tls://$DIAL_AT\", $(nats_tls | sed 's/, verify: true//') } ] }"
-    else
-        NATS_MAP=true nats_broker "$1" near "$2" "$near" \
-            <<<"cluster { name: \"bench\", ${one}listen: \"${LINK_HOST[left]}:${ports[3]}\", routes: [ \"nats://$DIAL_AT\" ], $(nats_tls) }"$'\n'"$(nats_accounts)"
-    fi
-    PID[$1]=$BROKER_PID AT[$1]=${HOST[left]}:$near
-}
-
-# start_zenoh_pair NAME quic|tls
-start_zenoh_pair() {
-    local ports
-    mapfile -t ports < <(free_ports 3)
-    broker_in right
-    zenoh_broker "$1" far "${ports[1]}" ", \"$2/${LINK_HOST[right]}:${ports[2]}\"" ''
-    FAR_PID[$1]=$BROKER_PID FAR_AT[$1]=${HOST[right]}:${ports[1]}
-    dial right "${ports[2]}"
-    broker_in left
-    zenoh_broker "$1" near "${ports[0]}" '' "\"$2/$DIAL_AT\""
-    PID[$1]=$BROKER_PID AT[$1]=${HOST[left]}:${ports[0]}
-}
-
 # measured_in CASE NAME: what a leaf does is seen where its link is full.
 measured_in() { [ "$1" = measured ] || case $2 in *-leaf) false ;; esac; }
 
-# pairs_of PEER: how two of these brokers are joined, a name each.
+# pairs_of PEER: how two of these brokers are joined, a name each. With a route, each tenant has an account, and both share one
+# connection; a pool is a route of as many as there are by default; a leaf is of one account, which both share.
 pairs_of() {
     case $1 in
         nats-2.9) printf '%s\n' "$1-route" "$1-leaf" ;;
@@ -85,8 +46,10 @@ label_of() {
 start_pair() {
     case $1 in
         glocal) start '' && AT[$1]=${NATIVE_AT[left]} FAR_AT[$1]=${NATIVE_AT[right]} ;;
-        nats-*) start_nats_pair "$1" "${1%-*}" "${1##*-}" ;;
-        zenoh-*) start_zenoh_pair "$1" "${1##*-}" ;;
+        nats-*-route) start_nats_link "$1" "${1%-route}" single ;;
+        nats-*-pool) start_nats_link "$1" "${1%-pool}" route ;;
+        nats-*-leaf) start_nats_link "$1" "${1%-leaf}" leaf ;;
+        zenoh-*) start_zenoh_link "$1" "${1##*-}" ;;
     esac
 }
 
@@ -182,6 +145,7 @@ peers_goals() {
 # peers_run PEER…: all rounds in turns, the table, and the goals in their file.
 peers_run() {
     local peer case name n
+    NATS_ACCOUNTS=$(nats_accounts)
     NAMES=(glocal)
     for peer in "$@"; do mapfile -t -O "${#NAMES[@]}" NAMES < <(pairs_of "$peer"); done
     for ((n = 1; n <= ROUNDS; n++)); do

@@ -10,8 +10,41 @@
 
 declare -A AT=() PID=() FAR_AT=() FAR_PID=() MIDDLE_PID=() VERSION=() PROGRAM=()
 STARTED=()
+PRESENT=() LEFT_OUT=()
 # What brokers run behind, in place of the shell, and the address on which they take clients.
 BROKER_IN=(on 0) BROKER_HOST=127.0.0.1
+# Of a link's two ends: where clients reach what runs there, and the other end over the link.
+declare -A HOST=([left]=127.0.0.1 [right]=127.0.0.1) LINK_HOST=([left]=127.0.0.1 [right]=127.0.0.1)
+# What nats-server is told of accounts where two are joined by a route; then certificates say which user a client is.
+NATS_ACCOUNTS=
+
+# broker_in SIDE: what is started from now on runs at this end. A script whose ends are places of their own says how.
+broker_in() { BROKER_HOST=${HOST[$1]}; }
+
+# dial SIDE PORT: DIAL_AT is where the other end reaches this port over the link.
+dial() { DIAL_AT=${LINK_HOST[$1]}:$2; }
+
+# install_peers NAME…: PRESENT are those that could be had, with VERSION and PROGRAM; LEFT_OUT says why others could not.
+install_peers() {
+    local name version rest
+    "$REPO/run/bench/peers/install.sh" "$@" >"$WORK/installed"
+    while IFS=$'\t' read -r name version rest; do
+        if [ "$version" = - ]; then
+            LEFT_OUT+=("$name: $rest")
+        else
+            PRESENT+=("$name") VERSION[$name]=$version PROGRAM[$name]=$rest
+        fi
+    done <"$WORK/installed"
+}
+
+# into_document MARKER FILE: what docs/PERFORMANCE.md has between its two markers of this name, from now on, and who is left out.
+into_document() {
+    local document=$REPO/docs/PERFORMANCE.md line
+    { cat "$2" && for line in "${LEFT_OUT[@]}"; do printf 'Left out: %s.\n\n' "$line"; done; } >"$WORK/written"
+    [ "$(grep -c "^<!-- /\{0,1\}$1 -->\$" "$document")" -eq 2 ] || die "$document has lost its markers"
+    sed -e "/^<!-- $1 -->\$/r $WORK/written" -e "/^<!-- $1 -->\$/,/^<!-- \/$1 -->\$/{/^<!-- /!d}" "$document" >"$WORK/document"
+    cat "$WORK/document" >"$document"
+}
 
 # on PROCESSOR COMMAND…: in place of this shell.
 on() { local cpu=$1 && shift; if [ "$(nproc)" -ge 2 ] && command -v taskset >/dev/null; then exec taskset -c "$cpu" "$@"; else exec "$@"; fi; }
@@ -107,11 +140,9 @@ start_relay() {
 
 nats_tls() { printf 'tls { cert_file: "%s/node.pem", key_file: "%s/node.key", ca_file: "%s/root.pem", verify: true }\n' "$NODE" "$NODE" "$NODE"; }
 
-# nats_broker NAME SUFFIX PEER PORT: runs with what is in its configuration besides the client's port. With NATS_MAP=true,
-# certificates say which user a client is.
+# nats_broker NAME SUFFIX PEER PORT [verify_and_map]: runs with what is in its configuration besides the client's port.
 nats_broker() {
-    local conf=$WORK/$1.$2.conf log=$WORK/$1.$2.log verify=verify
-    ! ${NATS_MAP:-false} || verify=verify_and_map
+    local conf=$WORK/$1.$2.conf log=$WORK/$1.$2.log verify=${5:-verify}
     {
         printf 'server_name: "%s-%s"\nlisten: "%s:%s"\n' "$1" "$2" "$BROKER_HOST" "$4"
         nats_tls | sed "s/verify: true/$verify: true/"
@@ -128,21 +159,31 @@ start_nats() {
     AT[$1]=127.0.0.1:$port PID[$1]=$BROKER_PID
 }
 
-# start_nats_link NAME PEER leaf|route
+# start_nats_link NAME PEER leaf|route|single: a single one is a route of one connection; others have several since 2.10.
 start_nats_link() {
-    local ports near far inner
+    local ports near far inner one='' verify=verify
     mapfile -t ports < <(free_ports 4)
     near=${ports[0]} far=${ports[1]} inner=${ports[2]}
+    # Earlier ones know no pools.
+    [ "$3" != single ] || [ "$2" = nats-2.9 ] || one='pool_size: -1, '
+    [ -z "$NATS_ACCOUNTS" ] || verify=verify_and_map
+    broker_in right
     if [ "$3" = leaf ]; then
-        nats_broker "$1" far "$2" "$far" <<<"leafnodes { listen: \"127.0.0.1:$inner\", $(nats_tls) }"
-        FAR_PID[$1]=$BROKER_PID
-        nats_broker "$1" near "$2" "$near" <<<"leafnodes { remotes: [ { url: \"tls://127.0.0.1:$inner\", $(nats_tls | sed 's/, verify: true//') } ] }"
+        nats_broker "$1" far "$2" "$far" <<<"leafnodes { listen: \"${LINK_HOST[right]}:$inner\", $(nats_tls) }"
     else
-        nats_broker "$1" far "$2" "$far" <<<"cluster { name: \"bench\", listen: \"127.0.0.1:$inner\", $(nats_tls) }"
-        FAR_PID[$1]=$BROKER_PID
-        nats_broker "$1" near "$2" "$near" <<<"cluster { name: \"bench\", listen: \"127.0.0.1:${ports[3]}\", routes: [ \"nats://127.0.0.1:$inner\" ], $(nats_tls) }"
+        nats_broker "$1" far "$2" "$far" "$verify" \
+            <<<"cluster { name: \"bench\", ${one}listen: \"${LINK_HOST[right]}:$inner\", $(nats_tls) }"$'\n'"$NATS_ACCOUNTS"
     fi
-    AT[$1]=127.0.0.1:$near PID[$1]=$BROKER_PID FAR_AT[$1]=127.0.0.1:$far
+    FAR_PID[$1]=$BROKER_PID FAR_AT[$1]=${HOST[right]}:$far
+    dial right "$inner"
+    broker_in left
+    if [ "$3" = leaf ]; then
+        nats_broker "$1" near "$2" "$near" <<<"leafnodes { remotes: [ { url: \"tls://$DIAL_AT\", $(nats_tls | sed 's/, verify: true//') } ] }"
+    else
+        nats_broker "$1" near "$2" "$near" "$verify" \
+            <<<"cluster { name: \"bench\", ${one}listen: \"${LINK_HOST[left]}:${ports[3]}\", routes: [ \"nats://$DIAL_AT\" ], $(nats_tls) }"$'\n'"$NATS_ACCOUNTS"
+    fi
+    PID[$1]=$BROKER_PID AT[$1]=${HOST[left]}:$near
 }
 
 # ── mosquitto ─────────────────────────────────────────────────────────────────
@@ -248,8 +289,11 @@ start_zenoh() {
 start_zenoh_link() {
     local ports
     mapfile -t ports < <(free_ports 3)
-    zenoh_broker "$1" far "${ports[1]}" ", \"$2/127.0.0.1:${ports[2]}\"" ''
-    FAR_PID[$1]=$BROKER_PID FAR_AT[$1]=127.0.0.1:${ports[1]}
-    zenoh_broker "$1" near "${ports[0]}" '' "\"$2/127.0.0.1:${ports[2]}\""
-    PID[$1]=$BROKER_PID AT[$1]=127.0.0.1:${ports[0]}
+    broker_in right
+    zenoh_broker "$1" far "${ports[1]}" ", \"$2/${LINK_HOST[right]}:${ports[2]}\"" ''
+    FAR_PID[$1]=$BROKER_PID FAR_AT[$1]=${HOST[right]}:${ports[1]}
+    dial right "${ports[2]}"
+    broker_in left
+    zenoh_broker "$1" near "${ports[0]}" '' "\"$2/$DIAL_AT\""
+    PID[$1]=$BROKER_PID AT[$1]=${HOST[left]}:${ports[0]}
 }
