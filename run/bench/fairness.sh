@@ -190,6 +190,10 @@ for line in open(sys.argv[1]):
 how = dict(median=statistics.median, sum=sum, least=min, greatest=max)[sys.argv[3]]
 print(round(how(values)) if values else "-")' "$1" "$2" "${3:-median}"; }
 
+# left_for BYTES: 95 % of what a flood of such payloads can get of the link, in kbit/s: it is shared with the victim, each message
+# carries its name, its sender and a head, and each packet of 1494 bytes 76 of QUIC, UDP, IP and Ethernet.
+left_for() { awk -v mbit="$MBIT" -v bytes="$1" 'BEGIN { printf "%d", 0.95 * (mbit * 1000 * 1418 / 1494 - 100 * (256 + 60) * 8 / 1000) * bytes / (bytes + 60) }'; }
+
 # measure CASE CLASS SIZE TENANTS
 measure() {
     local name=$1-$2-$3B-x$4 reports before after floods=() n
@@ -212,8 +216,7 @@ measure() {
         goal "$name.p99_us" "$beside" most "$bound"
         goal "$name.lost" "$lost" most 0
         goal "$name.grown_kib" $((after - before)) most 32768
-        # What is left of the link: beside the victim, and what QUIC, UDP, IP and Ethernet add to the payload of every packet.
-        [ "$1" = unshaped ] || [ "$3" -lt 1024 ] || goal "$name.flood_mbit" $((flood * 8 / 1000000)) least $((MBIT * 95 * 93 / 10000))
+        [ "$1" = unshaped ] || [ "$3" -lt 1024 ] || goal "$name.flood_kbit" $((flood * 8 / 1000)) least "$(left_for "$3")"
     } >>"$MESH_DIR/goals"
 }
 

@@ -217,8 +217,8 @@ pub const BRIDGE_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 pub const SEND_WINDOW_BYTES_INITIAL: u64 = 128 * 1024;
 /// Most unacknowledged bytes of one bridge, in bytes (DESIGN section 7).
 pub const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Longest rest of a session between batches that are lost for lack of room, in milliseconds: 8 MB/s of a flood remain.
-pub const FLOOD_REST_MS_MAX: u64 = 8;
+/// Longest rest of a session between batches that are lost for lack of room, in milliseconds: 2 MB/s of a flood remain.
+pub const FLOOD_REST_MS_MAX: u64 = 32;
 /// How far a shaped edge may catch up with its rate, in milliseconds of it.
 pub const EDGE_BURST_MS: u64 = 4;
 /// Bytes that each packet of a bridge takes beside the slices in it, as they count against a shaped rate: IP and UDP, QUIC's
@@ -226,8 +226,8 @@ pub const EDGE_BURST_MS: u64 = 4;
 pub const PACKET_OVERHEAD_BYTES: usize = 76;
 /// Most that acknowledgements in bursts add to a send window, in microseconds of the rate: a time slice of a busy machine.
 pub const SEND_BURST_MICROS_MAX: u64 = 5_000;
-/// The same where the rate is configured, so that a window that is too small does not lower it.
-pub const SEND_BURST_CONFIGURED_MICROS_MAX: u64 = 1_000;
+/// What they may add while no more is needed to keep the rate, in microseconds of it: all that is added, others wait for.
+pub const SEND_BURST_MICROS_MIN: u64 = 500;
 /// Least unacknowledged packets of one bridge (DESIGN section 7): fewer would wait for each other's acknowledgements.
 pub const SEND_WINDOW_PACKETS_MIN: u64 = 8;
 /// Largest datagram of a bridge, in bytes, where the path carries it: above it segmentation offload ends, since ten

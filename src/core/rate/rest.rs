@@ -29,11 +29,8 @@ mod tests {
     fn rests_grow_while_all_is_lost_and_end_when_there_is_room() {
         let mut rest = Rest::default();
         assert_eq!(rest.after(false), None, "no rest without loss");
-        let rests: Vec<_> = (0..6).map(|_| rest.after(true).unwrap()).collect();
-        assert_eq!(rests, [1, 2, 4, 8, FLOOD_REST_MS_MAX, FLOOD_REST_MS_MAX]);
-        assert_eq!(
-            [rest.after(false), rest.after(false), rest.after(false), rest.after(false)],
-            [Some(4), Some(2), Some(1), None]
-        );
+        let rests: Vec<_> = (0..7).map(|_| rest.after(true).unwrap()).collect();
+        assert_eq!(rests, [1, 2, 4, 8, 16, FLOOD_REST_MS_MAX, FLOOD_REST_MS_MAX]);
+        assert_eq!([(); 6].map(|()| rest.after(false)), [Some(16), Some(8), Some(4), Some(2), Some(1), None]);
     }
 }

@@ -1,7 +1,7 @@
 //! How much of an edge may lie below its scheduler: enough to keep the path busy, and no more (DESIGN section 7).
 //!
 //! What has been handed to the transport leaves in the order in which it was handed over, whoever it belongs to. So the
-//! send window is kept at `rate × (least round trip + 1 ms)`, between [`SEND_WINDOW_PACKETS_MIN`] packets and
+//! send window is kept at `rate × (least round trip + 0.5 ms)`, between [`SEND_WINDOW_PACKETS_MIN`] packets and
 //! [`SEND_WINDOW_BYTES_MAX`]: everything else waits where turns are taken. The rate is the configured one of the edge, or
 //! the greatest at which bytes were delivered lately. Measured as BBR does (draft-cardwell-iccrg-bbr-congestion-control):
 //!
@@ -11,25 +11,28 @@
 //!   in a few round trips;
 //! - acknowledgements that come in bursts, from a peer that gets its processor only now and then, would make the path look
 //!   longer than its least round trip and the window too small, and so on downwards: what came beyond the rate lately is
-//!   added to the window, up to [`SEND_BURST_MICROS_MAX`] of it;
+//!   added to the window, up to [`SEND_BURST_MICROS_MIN`] of it, and as far as the rate falls without it up to
+//!   [`SEND_BURST_MICROS_MAX`];
 //! - a least round trip that was not seen again for [`RTT_AGE_MICROS`] is measured afresh, with the window made small for
 //!   that time, so that the edge's own queue is not in it.
 
 use crate::limits::{
-    SEND_BURST_CONFIGURED_MICROS_MAX, SEND_BURST_MICROS_MAX, SEND_WINDOW_BYTES_INITIAL, SEND_WINDOW_BYTES_MAX,
+    SEND_BURST_MICROS_MAX, SEND_BURST_MICROS_MIN, SEND_WINDOW_BYTES_INITIAL, SEND_WINDOW_BYTES_MAX,
     SEND_WINDOW_PACKETS_MIN,
 };
 use crate::time::Time;
 
 /// What the path may hold beyond its own length.
-const QUEUE_MICROS: u64 = 1_000;
-/// Least length of a round: shorter ones measure how acknowledgements are bundled.
-const ROUND_MICROS_MIN: u64 = 5_000;
+const QUEUE_MICROS: u64 = 500;
+/// Least length of a round: shorter ones measure how acknowledgements are bundled, by a peer that waits for its processor too.
+const ROUND_MICROS_MIN: u64 = 20_000;
 /// How long the greatest rate and the greatest burst are remembered, at least; and in round trips. Twice as long at most.
 const REMEMBERED_MICROS_MIN: u64 = 500_000;
 const REMEMBERED_ROUND_TRIPS: u64 = 5;
 /// Rounds without a quarter more after which the path counts as filled.
 const FULL_ROUNDS: u8 = 3;
+/// How long more is added to the window for bursts before less is tried, in periods of [`REMEMBERED_MICROS_MIN`] or more.
+const BURST_PERIODS: u8 = 8;
 /// Age at which the least round trip is measured afresh.
 const RTT_AGE_MICROS: u64 = 10_000_000;
 /// Least time for which the window is small while it is.
@@ -54,6 +57,7 @@ pub struct SendWindow {
     configured: Option<u64>,
     rate: Greatest,
     burst: Greatest,
+    needed: NeededBurst,
     rtt: Option<LeastRtt>,
     round: Option<Round>,
     /// Rounds without a quarter more than `full_rate`; [`FULL_ROUNDS`] ends the start.
@@ -87,6 +91,7 @@ impl SendWindow {
             configured: None,
             rate: Greatest::default(),
             burst: Greatest::default(),
+            needed: NeededBurst::default(),
             rtt: None,
             round: None,
             full_rounds: 0,
@@ -130,7 +135,11 @@ impl SendWindow {
             return;
         }
         self.rate.add(rate, now, self.remembered());
-        if limited || self.is_full() {
+        if limited {
+            return;
+        }
+        if self.is_full() {
+            self.needed.add(rate, now, self.remembered());
             return;
         }
         if self.rate.value() >= self.full_rate.saturating_add(self.full_rate / 4) {
@@ -212,8 +221,7 @@ impl SendWindow {
         let window = if rtt.probe.is_some() {
             in_micros(rate, rtt.micros).saturating_mul(3) / 4
         } else if self.is_full() {
-            let burst_micros =
-                if self.configured.is_some() { SEND_BURST_CONFIGURED_MICROS_MAX } else { SEND_BURST_MICROS_MAX };
+            let burst_micros = if self.configured.is_some() { SEND_BURST_MICROS_MIN } else { self.needed.micros() };
             filled.saturating_add(self.burst.value().min(in_micros(rate, burst_micros)))
         } else {
             filled.saturating_mul(2).max(SEND_WINDOW_BYTES_INITIAL)
@@ -241,6 +249,46 @@ impl Greatest {
 
     fn value(&self) -> u64 {
         self.now.max(self.before)
+    }
+}
+
+/// Whether all that acknowledgements in bursts would add is needed.
+///
+/// A window that is too small for them lowers the rate, and with it itself. So less is added only as long as the rate is more than
+/// half of what it is with all of it; after it was not, all is added for [`BURST_PERIODS`], in which the rate is learned afresh: it may
+/// be the path that has become slower.
+#[derive(Clone, Copy, Debug, Default)]
+struct NeededBurst {
+    /// Whether less is added.
+    sparing: bool,
+    /// Periods before that is tried.
+    keep: u8,
+    /// The greatest rate of those periods and since.
+    known: u64,
+    period: Greatest,
+}
+
+impl NeededBurst {
+    /// Takes in the rate of a round in which there was always something to send.
+    fn add(&mut self, rate: u64, now: Time, period_micros: u64) {
+        let ends = now.micros_since(self.period.since) > period_micros;
+        self.period.add(rate, now, period_micros);
+        if !ends {
+            return;
+        }
+        let seen = self.period.before;
+        if self.sparing && seen < self.known / 2 {
+            *self = Self { keep: BURST_PERIODS, period: self.period, ..Self::default() };
+            return;
+        }
+        self.known = self.known.max(seen);
+        self.sparing = self.keep == 0 && self.known > 0;
+        self.keep = self.keep.saturating_sub(1);
+    }
+
+    /// How much of the rate it may add, in microseconds.
+    const fn micros(&self) -> u64 {
+        if self.sparing { SEND_BURST_MICROS_MIN } else { SEND_BURST_MICROS_MAX }
     }
 }
 

@@ -192,6 +192,15 @@ fn a_sender_that_gets_its_processor_now_and_then_does_not_starve_itself() {
 }
 
 #[test]
+fn bursts_that_do_not_lower_the_rate_are_not_waited_for() {
+    let mut path = Path::new(1_000 * MBIT, 100);
+    (path.pause_micros, path.pause_every) = (3_000, 64);
+    path.run(3_000);
+    let mut seen = path.run(10_000);
+    assert!(seen.percent(path.rate) >= 60 && seen.wait() <= 1_500, "{} % {} us", seen.percent(path.rate), seen.wait());
+}
+
+#[test]
 fn acknowledgements_that_come_late_in_clumps_do_not_make_the_window_small() {
     // The least round trip is seen between the pauses, and is far shorter than what the window has to last for.
     let mut path = Path::new(1_000 * MBIT, 100);
