@@ -307,7 +307,14 @@ impl Control {
     pub fn unsubscribe(&mut self, session: u64, sid: u32, max: Option<u64>) {
         let Some(subs) = self.sessions.get_mut(&session) else { return };
         match (max, subs.get(&sid)) {
-            (Some(max), Some(record)) if !record.sub.limit(max) => return,
+            (Some(max), Some(record)) if !record.sub.limit(max) => {
+                // Whether it has a maximum is part of decisions that hold for a generation of the table.
+                let tenants = record.reach.tenants().to_vec();
+                for tenant in tenants {
+                    let _ = self.table(tenant);
+                }
+                return;
+            }
             _ => {}
         }
         if let Some(record) = subs.remove(&sid) {

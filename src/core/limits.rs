@@ -55,6 +55,8 @@ pub const TARGETS_MAX: usize = 1024;
 pub const DELIVERY_SUBS_MAX: usize = 4_096;
 /// Payloads of at least this many bytes are shared by all targets instead of copied into each one's chunk, in bytes.
 pub const SHARED_PAYLOAD_BYTES_MIN: usize = 4 * 1024;
+/// So many sessions with the same subscription share one copy of a small message, which is then written once for all.
+pub const CROWD_SESSIONS_MIN: usize = 8;
 /// Bytes of small frames that are queued as one run: little enough to be dropped together.
 pub const RUN_BYTES_MAX: usize = 4 * 1024;
 /// Bytes that a chunk of frames is made for at most before there are any: what a full read brings, with larger heads.

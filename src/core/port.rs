@@ -10,7 +10,7 @@ use crate::name::{ClassSet, Filter, QueueGroup, RawFilter, TenantPattern};
 use crate::sched::SessionLanes;
 
 /// How frames for a session are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// The native protocol.
     #[default]
@@ -234,6 +234,15 @@ impl Sub {
     #[must_use]
     pub fn is_endless(&self) -> bool {
         self.max.load(Ordering::Relaxed) == u64::MAX
+    }
+
+    /// Counts `count` deliveries. How many of them are within the maximum, and whether the last one was among them.
+    #[must_use]
+    pub fn deliver_many(&self, count: u64) -> (u64, bool) {
+        let max = self.max.load(Ordering::Relaxed);
+        let before = self.delivered.fetch_add(count, Ordering::Relaxed);
+        let taken = max.saturating_sub(before).min(count);
+        (taken, taken > 0 && before + taken == max)
     }
 
     /// Counts one delivery.

@@ -3,12 +3,10 @@
 //! A small message is copied once, into the target's chunk; a large payload is copied once for all targets and shared.
 //! [`Batch::flush`] takes one lock per target, appends, and wakes it at most once.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::count::Drop as DropReason;
-use glocal_core::identity::Role;
 use glocal_core::limits::{
     BATCH_BYTES_MAX, CHUNK_BYTES_MAX, DELIVERY_SUBS_MAX, QUEUED_FRAME_OVERHEAD_BYTES, SHARED_PAYLOAD_BYTES_MIN,
 };
@@ -20,7 +18,6 @@ use glocal_core::sched::Pushed;
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
 use glocal_wire::data::{DataHead, DataKind, TailLengths};
-use glocal_wire::ext::ExtBuilder;
 use glocal_wire::nats::{LastLine, encode_msg_prefix_into};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -32,7 +29,9 @@ use crate::shared::Shared;
 use crate::tally;
 
 mod again;
+mod crowd;
 mod delivery_ext;
+mod encode;
 mod item;
 mod refused;
 mod room;
@@ -41,7 +40,10 @@ mod room;
 pub(crate) use again::testing;
 pub(crate) use again::{Decided, Only, SINGLE_FRAME_BROKERS};
 use again::{Head, Written};
+pub(crate) use crowd::Crowds;
+use crowd::Open;
 use delivery_ext::DeliveryExt;
+use encode::{NameBytes, encode, joined, lengths, nats_subject, viewer};
 use item::{Frame, Item, append};
 use refused::Refused;
 use room::Room;
@@ -111,10 +113,7 @@ impl<T, H> Target<T, H> {
 
     /// The chunk with what is noted of its frames. It holds no more memory than twice what it needs.
     fn take(&mut self) -> (Bytes, Vec<Item<H>>) {
-        let chunk = std::mem::take(&mut self.chunk);
-        let spacious = chunk.capacity() / 2 > chunk.len();
-        let chunk = if spacious { Bytes::copy_from_slice(&chunk) } else { chunk.freeze() };
-        (chunk, std::mem::take(&mut self.items))
+        (shrunk(std::mem::take(&mut self.chunk)), std::mem::take(&mut self.items))
     }
 
     /// The places of a reliable class in `reserved` and `free`.
@@ -134,6 +133,10 @@ pub struct Batch {
     port_index: HashMap<u64, usize>,
     /// The place of the session that was given something last.
     last_port: usize,
+    /// What was collected for crowds, after what the same sessions have been given in `ports`.
+    open: Option<Open>,
+    /// Whether the message at hand is in there, so that its other sessions are none of those.
+    beside: bool,
     links: Vec<Target<Arc<Link>, Handles>>,
     link_index: HashMap<u32, usize>,
     /// The extensions of the frame that was written last.
@@ -169,6 +172,7 @@ impl Batch {
         self.shared_tail = None;
         self.shared_text_tail = None;
         self.frames = 0;
+        self.beside = false;
     }
 
     /// Says how many bytes are about to be worked on. What comes of them is mostly for one target, whose chunk is made for
@@ -186,7 +190,7 @@ impl Batch {
     /// Whether nothing was collected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ports.is_empty() && self.links.is_empty()
+        self.ports.is_empty() && self.links.is_empty() && self.open.is_none()
     }
 
     /// Collects the message for the subscriptions of one session; `false` when none of them takes it any more.
@@ -197,6 +201,9 @@ impl Batch {
         subs: impl Iterator<Item = &'s Arc<Sub>>,
         message: &Message<'_>,
     ) -> bool {
+        if !self.beside {
+            self.scatter();
+        }
         let mut taking: SmallVec<[&Arc<Sub>; 4]> = SmallVec::new();
         for sub in subs {
             match sub.deliver() {
@@ -227,15 +234,31 @@ impl Batch {
 
     /// Collects one native frame for some subscriptions of one session.
     fn deliver_native(&mut self, port: &Arc<SessionPort>, qualified: bool, subs: &[&Arc<Sub>], message: &Message<'_>) {
+        let index = self.port_target(port);
+        let Some(target) = self.ports.get_mut(index) else { return };
+        let mut chunk = std::mem::take(&mut target.chunk);
+        let encoded = self.encode_native(&mut chunk, port, qualified, subs, message);
+        if let Some(target) = self.ports.get_mut(index) {
+            target.chunk = chunk;
+        }
+        self.collect(index, encoded, is_admitted(subs, message), message);
+    }
+
+    /// Appends one native frame for some subscriptions of one session to a chunk.
+    fn encode_native(
+        &mut self,
+        chunk: &mut BytesMut,
+        port: &SessionPort,
+        qualified: bool,
+        subs: &[&Arc<Sub>],
+        message: &Message<'_>,
+    ) -> Option<(usize, Option<Bytes>)> {
         let class = message.destination.class();
         let sender = message.sender.text(viewer(port, message));
         self.ext.set(subs, sender, message.redelivered);
         let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
         let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
-        let index = self.port_target(port);
-        let Some(target) = self.ports.get_mut(index) else { return };
-        let encoded = encode(&mut target.chunk, head, &self.ext.ext, message, &name, &mut self.shared_tail);
-        self.collect(index, encoded, is_admitted(subs, message), message);
+        encode(chunk, head, &self.ext.ext, message, &name, &mut self.shared_tail)
     }
 
     /// Collects one NATS message per subscription: the protocol has no other way.
@@ -457,6 +480,7 @@ impl Batch {
             }
         }
         self.port_index.clear();
+        self.push_crowds(now);
         for mut target in self.links.drain(..) {
             let (mut chunk, items) = target.take();
             items.iter().for_each(|item| item.counters().relayed_out.add(u64::from(item.frames)));
@@ -500,6 +524,12 @@ impl Batch {
     }
 }
 
+/// A chunk as what shares its memory, of which there is no more than twice what it needs.
+fn shrunk(chunk: BytesMut) -> Bytes {
+    let spacious = chunk.capacity() / 2 > chunk.len();
+    if spacious { Bytes::copy_from_slice(&chunk) } else { chunk.freeze() }
+}
+
 /// Whether a delivery was asked room for: in reliable classes, but for observers, who never slow anybody.
 fn is_admitted(subs: &[&Arc<Sub>], message: &Message<'_>) -> bool {
     message.destination.class().is_reliable() && subs.iter().any(|sub| !sub.is_observer())
@@ -515,73 +545,4 @@ fn count(tenant: &Tenant, class: Class, pushed: Pushed, reason: DropReason, fram
     };
     counters.dropped(reason, lost);
     lost
-}
-
-/// The subject a NATS client is given: the raw name, the qualified one where it asked so, and its own alias for what the
-/// node itself tells its tenant.
-fn nats_subject<'m>(port: &SessionPort, qualified: bool, message: &'m Message<'_>) -> Cow<'m, str> {
-    let raw = message.destination.raw().as_str();
-    if !qualified {
-        return Cow::Borrowed(raw);
-    }
-    let own = port.principal().tenant() == message.tenant.id() && message.destination.class() == Class::Ctrl;
-    match raw.strip_prefix("advisory.").filter(|_| own) {
-        Some(rest) => Cow::Owned(format!("$ADV.{rest}")),
-        None => Cow::Owned(message.destination.to_string()),
-    }
-}
-
-/// The tenant whose eyes see the sender's name: the reader's own, but a superuser sees as the tenant itself does.
-fn viewer<'m>(port: &'m SessionPort, message: &'m Message<'_>) -> &'m str {
-    match port.principal().role() {
-        Role::Tenant => port.principal().tenant().as_str(),
-        Role::Superuser | Role::Internal | Role::Node => message.tenant.id().as_str(),
-    }
-}
-
-fn joined(parts: &[&[u8]]) -> Bytes {
-    let mut out = BytesMut::with_capacity(parts.iter().map(|part| part.len()).sum());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-    out.freeze()
-}
-
-enum NameBytes {
-    Raw,
-    Qualified(String),
-}
-
-const fn lengths(name: &[u8], message: &Message<'_>) -> TailLengths {
-    TailLengths {
-        name: name.len(),
-        reply: message.reply.len(),
-        headers: message.headers.len(),
-        payload: message.payload.len(),
-    }
-}
-
-/// Appends one frame to a chunk; a large tail is made once and shared. Returns the bytes in the chunk and the tail.
-fn encode(
-    chunk: &mut BytesMut,
-    head: DataHead,
-    ext: &ExtBuilder,
-    message: &Message<'_>,
-    name: &NameBytes,
-    shared_tail: &mut Option<Bytes>,
-) -> Option<(usize, Option<Bytes>)> {
-    let start = chunk.len();
-    let ext = ext.bytes().ok()?;
-    let raw = message.destination.raw().as_str().as_bytes();
-    let (name, shareable) = match name {
-        NameBytes::Raw => (raw, true),
-        NameBytes::Qualified(text) => (text.as_bytes(), false),
-    };
-    let tail = if shareable && message.payload.len() >= SHARED_PAYLOAD_BYTES_MIN {
-        head.encode_prefix_into(chunk, ext, &lengths(name, message)).ok()?;
-        let tail = shared_tail.get_or_insert_with(|| joined(&[name, message.reply, message.headers, message.payload]));
-        Some(tail.clone())
-    } else {
-        head.encode_into(chunk, ext, name, message.reply, message.headers, message.payload).ok()?;
-        None
-    };
-    Some((chunk.len() - start, tail))
 }

@@ -223,7 +223,7 @@ impl Client {
             default_class,
             seqs: [0; 4],
             turn: u64::from(handle),
-            cache: MatchCache::default(),
+            cache: MatchCache::of(identity.id),
             waiting: None,
             toll: tenant.map(|tenant| Toll::new(tenant, now)),
             accepted: Accepted::default(),

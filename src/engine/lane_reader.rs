@@ -28,7 +28,7 @@ use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use glocal_wire::slice::{LaneBuffer, SliceEvent, SliceReader};
 use hashbrown::HashMap;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Crowds};
 use crate::driver::Command;
 use crate::sender::{Delivered, Sender};
 use crate::shared::Shared;
@@ -196,6 +196,21 @@ struct RemoteSender {
     last_seq: u64,
 }
 
+/// Who wants a name here.
+#[derive(Debug)]
+struct Wanted {
+    found: Match,
+    /// Who of them is given the same bytes.
+    crowds: Option<Arc<Crowds>>,
+}
+
+impl Wanted {
+    /// How much it holds, in entries of a few words each.
+    fn weight(&self) -> usize {
+        self.found.weight() + self.crowds.as_ref().map_or(0, |crowds| crowds.members())
+    }
+}
+
 #[derive(Debug)]
 struct Lane {
     /// `None` where the tenant is not allowed on this edge: everything in the lane is skipped.
@@ -208,7 +223,7 @@ struct Lane {
     buffer: LaneBuffer,
     brokers: HashMap<u32, (BrokerIndex, u64)>,
     senders: HashMap<u32, RemoteSender>,
-    cache: HashMap<Box<[u8]>, Match>,
+    cache: HashMap<Box<[u8]>, Wanted>,
     /// What the cached matches hold together.
     cache_weight: usize,
     /// What the last message shows of one more like it, with all that came before its payload.

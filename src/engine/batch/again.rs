@@ -209,11 +209,11 @@ pub(crate) mod testing {
         static TAKEN: Cell<usize> = const { Cell::new(0) };
     }
 
-    pub(super) fn is_off() -> bool {
+    pub(in crate::batch) fn is_off() -> bool {
         OFF.get()
     }
 
-    pub(super) fn took() {
+    pub(in crate::batch) fn took() {
         TAKEN.set(TAKEN.get() + 1);
     }
 

@@ -38,11 +38,22 @@ pub(super) struct Frame {
     pub(super) seq: u64,
 }
 
+impl Item<()> {
+    /// Frames that are in no chunk of the target's own, since others are given the same.
+    pub(super) fn shared(class: Class, tenant: &Arc<Tenant>, frame: QueuedFrame) -> Self {
+        let (tenant, tail, frames) = (Arc::clone(tenant), Some(frame.bytes), frame.frames);
+        let (handles, admitted) = ((), false);
+        Self { class, bytes: 0, tail, ttl_ms: None, tenant, handles, admitted, seq: 0, frames, last_bytes: 0 }
+    }
+}
+
 impl<H> Item<H> {
     /// The entry of a queue, with its bytes from the chunk.
     pub(super) fn into_frame(self, chunk: &mut Bytes) -> (Class, QueuedFrame, Arc<Tenant>) {
-        let bytes = chunk.split_to(self.bytes.min(chunk.len()));
-        let frame = QueuedFrame { tail: self.tail, ..QueuedFrame::new(bytes) };
+        let frame = match self.tail {
+            Some(all) if self.bytes == 0 => QueuedFrame::new(all),
+            tail => QueuedFrame { tail, ..QueuedFrame::new(chunk.split_to(self.bytes.min(chunk.len()))) },
+        };
         let frame = frame.with_ttl_ms(self.ttl_ms).with_frames(self.frames).admitted(self.admitted);
         (self.class, frame, self.tenant)
     }

@@ -16,7 +16,7 @@ use glocal_core::table::Match;
 use glocal_core::tenant::Tenant;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::batch::{Only, SINGLE_FRAME_BROKERS};
+use crate::batch::{Crowds, Message, Only, SINGLE_FRAME_BROKERS};
 use crate::shared::Shared;
 
 /// A permitted destination with everybody who wants it. Made from a permit alone; holds for one policy epoch and one
@@ -29,6 +29,8 @@ pub(crate) struct Route {
     name: OwnedName,
     epoch: u64,
     found: Match,
+    /// Who of them is given the same bytes.
+    crowds: Option<Arc<Crowds>>,
     /// Which of the session's decisions it was.
     number: u64,
     /// Where the only copy goes, if there is one copy.
@@ -59,12 +61,13 @@ impl Single {
 }
 
 impl Route {
-    fn new(permit: &Permit<Write<'_>>, number: u64) -> Option<Self> {
+    fn new(permit: &Permit<Write<'_>>, number: u64, own: Option<u64>) -> Option<Self> {
         let Scope::One(tenant) = permit.scope() else { return None };
         let destination = permit.object().0;
         let raw = destination.raw();
         let found = tenant.table().find(destination.class(), raw, &tenant.section());
         let single = Single::of(&found);
+        let crowds = Crowds::of(&found, own);
         Some(Self {
             tenant: Arc::clone(tenant),
             rule: permit.rule().clone(),
@@ -72,6 +75,7 @@ impl Route {
             name: OwnedName::from(raw),
             epoch: permit.epoch(),
             found,
+            crowds,
             number,
             single,
         })
@@ -111,6 +115,16 @@ impl Route {
         Some((only, self.number))
     }
 
+    /// Who of those who want it is given the same bytes of a message, where that one is written so.
+    pub(super) fn crowds(&self, message: &Message<'_>) -> Option<&Arc<Crowds>> {
+        self.crowds.as_ref().filter(|crowds| crowds.take(message))
+    }
+
+    /// How much it holds, in entries of a few words each.
+    fn weight(&self) -> usize {
+        self.found.weight() + self.crowds.as_ref().map_or(0, |crowds| crowds.members())
+    }
+
     /// Who wants it.
     pub(crate) const fn found(&self) -> &Match {
         &self.found
@@ -138,6 +152,8 @@ pub(crate) struct MatchCache {
     /// Places in `entries`.
     index: HashTable<usize>,
     hasher: DefaultHashBuilder,
+    /// The session, which does not share with others what it is given of its own messages.
+    own: Option<u64>,
     /// The entry that was found last.
     last: usize,
     /// Decisions made.
@@ -146,6 +162,11 @@ pub(crate) struct MatchCache {
 }
 
 impl MatchCache {
+    /// An empty cache of a session.
+    pub(crate) fn of(own: u64) -> Self {
+        Self { own: Some(own), ..Self::default() }
+    }
+
     /// The route of a name, from the cache while it holds, else decided afresh; the flag says which.
     pub(crate) fn find(
         &mut self,
@@ -189,16 +210,16 @@ impl MatchCache {
         let destination = Destination::qualify(principal.tenant(), class, text)?;
         let permit = shared.policy().authorize(principal, Write(destination))?;
         self.decisions += 1;
-        let route = Route::new(&permit, self.decisions).ok_or(Deny::AllTenants)?;
-        let weight = route.found.weight();
+        let route = Route::new(&permit, self.decisions, self.own).ok_or(Deny::AllTenants)?;
+        let weight = route.weight();
         let is_full = self.entries.len() >= MATCH_CACHE_MAX || self.weight + weight > MATCH_CACHE_WEIGHT_MAX;
         if is_full {
-            *self = Self { decisions: self.decisions, ..Self::default() };
+            *self = Self { decisions: self.decisions, own: self.own, ..Self::default() };
         }
         self.weight += weight;
         let known = known.filter(|_| !is_full);
         if let Some((at, entry)) = known.and_then(|at| Some((at, self.entries.get_mut(at)?))) {
-            self.weight -= entry.route.found.weight();
+            self.weight -= entry.route.weight();
             entry.route = route;
             return Ok(at);
         }

@@ -10,12 +10,12 @@ use glocal_core::name::QueueGroup;
 use glocal_core::policy::Rule;
 use glocal_core::port::{SessionPort, Sub};
 use glocal_core::routes::BrokerIndex;
-use glocal_core::table::Match;
+use glocal_core::table::{Match, PortTarget};
 use glocal_core::time::Time;
 use smallvec::SmallVec;
 
 use super::cache::Route;
-use crate::batch::{Batch, Message, TargetGroups};
+use crate::batch::{Batch, Crowds, Message, TargetGroups};
 use crate::reliable::{self, Chosen, Full};
 use crate::shared::Shared;
 
@@ -29,6 +29,32 @@ pub(crate) struct Reached {
     pub(crate) responders: bool,
     /// Whether the acknowledgement comes later, when brokers elsewhere have theirs.
     pub(crate) pending: bool,
+}
+
+impl Reached {
+    /// Collects the message for the subscriptions of one session.
+    fn deliver(&mut self, target: &PortTarget, message: &Message<'_>, batch: &mut Batch) {
+        if batch.deliver(&target.port, target.qualified, target.subs.iter(), message) {
+            let counts = target.subs.iter().any(|s| !s.is_observer());
+            self.targets += usize::from(counts);
+            self.responders |= counts;
+        }
+    }
+
+    /// Collects the message for crowds, and for the others who want it, but for sessions of which `takes` says no.
+    fn deliver_to_crowds(
+        &mut self,
+        crowds: &Arc<Crowds>,
+        found: &Match,
+        message: &Message<'_>,
+        takes: impl Fn(&SessionPort) -> bool,
+        batch: &mut Batch,
+    ) {
+        batch.deliver_to_crowds(crowds, message);
+        (self.targets, self.responders) = (crowds.members(), true);
+        let others = crowds.others(found).filter(|target| takes(&target.port));
+        others.for_each(|target| self.deliver(target, message, batch));
+    }
 }
 
 /// Whose publish it is.
@@ -81,12 +107,9 @@ pub(crate) fn publish(
         }
     }
     let mut reached = Reached::default();
-    for target in locals() {
-        if batch.deliver(&target.port, target.qualified, target.subs.iter(), message) {
-            let counts = target.subs.iter().any(|s| !s.is_observer());
-            reached.targets += usize::from(counts);
-            reached.responders |= counts;
-        }
+    match route.crowds(message) {
+        None => locals().for_each(|target| reached.deliver(target, message, batch)),
+        Some(crowds) => reached.deliver_to_crowds(crowds, found, message, echo, batch),
     }
     for (_, member) in &groups {
         if let Member::Local(sub) = member {

@@ -10,7 +10,7 @@ use glocal_core::policy::Relay;
 use glocal_core::reliable::incoming::Bringer;
 use glocal_core::reliable::outgoing::Step;
 use glocal_core::routes::{BrokerIndex, Routes};
-use glocal_core::table::Match;
+use glocal_core::table::{Match, PortTarget};
 use glocal_core::tally::{self, Counts, Received};
 use glocal_core::tenant::Tenant;
 use glocal_core::time::Time;
@@ -18,8 +18,8 @@ use glocal_wire::data::{DataFrame, DataKind};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use super::{BridgeFault, Incoming, Lane};
-use crate::batch::{Batch, Message, TargetGroups};
+use super::{BridgeFault, Incoming, Lane, Wanted};
+use crate::batch::{Batch, Crowds, Message, TargetGroups};
 use crate::client::route::relay_to;
 use crate::reliable::{self, Arrived};
 use crate::sender::{Delivered, Sender};
@@ -241,19 +241,25 @@ impl Lane {
 
     /// Who wants a message here, from the lane's cache while the table is the same.
     pub(super) fn found(&mut self, message: &Message<'_>) -> Option<&Match> {
+        self.wanted(message).map(|wanted| &wanted.found)
+    }
+
+    fn wanted(&mut self, message: &Message<'_>) -> Option<&Wanted> {
         let raw = message.destination.raw();
         let key = raw.as_str().as_bytes();
         let generation = message.tenant.generation();
-        if self.cache.get(key).is_none_or(|found| found.generation != generation) {
+        if self.cache.get(key).is_none_or(|wanted| wanted.found.generation != generation) {
             let found = message.tenant.table().find(self.class, raw, &message.tenant.section());
-            let weight = found.weight();
+            let crowds = Crowds::of(&found, None);
+            let wanted = Wanted { found, crowds };
+            let weight = wanted.weight();
             if self.cache.len() >= MATCH_CACHE_MAX || self.cache_weight + weight > MATCH_CACHE_WEIGHT_MAX {
                 self.cache = HashMap::new();
                 self.cache_weight = 0;
             }
             self.cache_weight += weight;
-            let replaced = self.cache.insert(Box::from(key), found);
-            self.cache_weight -= replaced.map_or(0, |found| found.weight());
+            let replaced = self.cache.insert(Box::from(key), wanted);
+            self.cache_weight -= replaced.map_or(0, |wanted| wanted.weight());
         }
         self.cache.get(key)
     }
@@ -268,13 +274,21 @@ impl Lane {
         batch: &mut Batch,
     ) {
         let class = self.class;
-        let Some(found) = self.found(message) else { return };
+        let Some(Wanted { found, crowds }) = self.wanted(message) else { return };
         let mut plain = false;
-        // A second choice is for a group alone: plain subscribers have had their own copy.
-        let ports = if message.redelivered { &[] } else { found.ports.as_slice() };
-        for target in ports {
+        let mut deliver = |target: &PortTarget, batch: &mut Batch| {
             let delivered = batch.deliver(&target.port, target.qualified, target.subs.iter(), message);
             plain |= delivered && target.subs.iter().any(|s| !s.is_observer());
+        };
+        match crowds.as_ref().filter(|crowds| crowds.take(message)) {
+            // A second choice is for a group alone: plain subscribers have had their own copy.
+            _ if message.redelivered => {}
+            None => found.ports.iter().for_each(|target| deliver(target, batch)),
+            Some(crowds) => {
+                batch.deliver_to_crowds(crowds, message);
+                crowds.others(found).for_each(|target| deliver(target, batch));
+                plain = true;
+            }
         }
         let mut responders = plain;
         let mut memberless = Vec::new();
