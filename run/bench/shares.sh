@@ -32,7 +32,7 @@ usage: run/bench/shares.sh [--rate MBIT] [--many-rate MBIT] [--tenants N] [--cas
                    for everybody. By default the first that can be had
 
 examples:
-  run/bench/shares.sh                              everything; four minutes
+  run/bench/shares.sh                              everything; three minutes
   run/bench/shares.sh --case many --tenants 100
   run/bench/shares.sh --via proxy --case 1024 --rate 50
 
