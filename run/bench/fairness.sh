@@ -15,6 +15,8 @@ source "$HERE/../netns-lib.sh"
 source "$HERE/peers/brokers-lib.sh"
 # shellcheck source=run/bench/fairness/link-lib.sh
 source "$HERE/fairness/link-lib.sh"
+# shellcheck source=run/bench/fairness/pair-lib.sh
+source "$HERE/fairness/pair-lib.sh"
 # shellcheck source=run/bench/fairness/peers-lib.sh
 source "$HERE/fairness/peers-lib.sh"
 
@@ -125,56 +127,8 @@ for line in "${LEFT_OUT[@]}"; do say "left out: $line" >&2; done
 
 link_open
 say "the link is made by $VIA" >&2
-if [ "$VIA" = netns ]; then PORTS=(32010 32011 32012 32080 32010 32011 32012 32080); else mapfile -t PORTS < <(free_ports 8); fi
-HOSTS=$(printf '"%s"\n' localhost "${HOST[@]}" "${LINK_HOST[@]}" | sort -u | paste -sd,)
-
-# node SIDE ROLE HOST PORT…: of the plan.
-node() {
-    printf '[[node]]\nname = "region-%s/broker"\nrole = "%s"\nhosts = [%s]\nlisten = "0.0.0.0"\n' "$1" "$2" "$HOSTS"
-    printf 'broker_port = %s\nquic_port = %s\nbridge_port = %s\nops_listen = "%s:%s"\n\n' "$4" "$5" "$6" "$3" "$7"
-}
-{
-    printf 'fabric = "fairness"\noperator = "operator"\nsuperusers = []\n\n'
-    for side in left right; do printf '[[region]]\nname = "region-%s"\n\n' "$side"; done
-    node left global "${HOST[left]}" "${PORTS[@]:0:4}"
-    node right region "${HOST[right]}" "${PORTS[@]:4:4}"
-    printf '[[edge]]\nname = "link"\ndial = "region-right/broker"\naccept = "region-left/broker"\naddress = "%s:%s"\ntenants = ["*"]\n\n' \
-        "${LINK_HOST[left]}" "${PORTS[2]}"
-    for tenant in victim $(seq -f 'flood%g' $FLOODERS); do
-        printf '[[tenant]]\nid = "%s"\nregions = ["region-left", "region-right"]\n\n' "$tenant"
-        for side in left right; do printf '[[agent]]\nname = "agent"\nregion = "region-%s"\ntenant = "%s"\n\n' "$side" "$tenant"; done
-    done
-} >"$MESH_DIR/fabric.toml"
-make_fabric
-
-declare -A NATIVE_AT=([left]=${HOST[left]}:${PORTS[0]} [right]=${HOST[right]}:${PORTS[4]})
-for tenant in victim $(seq -f 'flood%g' $FLOODERS); do
-    for side in left right; do
-        "$MESH_BIN" context add "$tenant-$side" --server "${NATIVE_AT[$side]}" --root "$MESH_DIR/agents/$tenant/root.pem" \
-            --cert "$MESH_DIR/agents/$tenant/agent@region-$side.pem" --key "$MESH_DIR/agents/$tenant/agent@region-$side.key" >/dev/null
-    done
-done
-
-# start RATE|'': both brokers, the edge configured with the rate if one is given.
-start() {
-    local side config
-    dial left "${PORTS[2]}"
-    sed -i "s|^addresses = .*|addresses = [\"$DIAL_AT\"]|" "$MESH_DIR/nodes/region-right-broker/node.toml"
-    for side in left right; do
-        config=$MESH_DIR/nodes/region-$side-broker/node.toml
-        sed -i '/^rate = /d' "$config"
-        [ -z "$1" ] || sed -i "s|^name = \"link\"\$|&\nrate = \"$1\"|" "$config"
-        mkdir -p "$MESH_DIR/run"
-        if [ "$VIA" = netns ]; then printf '#!/usr/bin/env bash\nexec ip netns exec %q %q "$@"\n' "$(netns "$side")" "$MESH_BIN"; else
-            printf '#!/usr/bin/env bash\nexec %q "$@"\n' "$MESH_BIN"
-        fi >"$MESH_DIR/run/$side.sh"
-        chmod +x "$MESH_DIR/run/$side.sh"
-        NODE_BIN=$MESH_DIR/run/$side.sh start_node "region-$side-broker"
-    done
-    for side in left right; do
-        if ! await_node "region-$side-broker" || ! wait_for 20 bridged "region-$side-broker"; then die "region-$side/broker does not start"; fi
-    done
-}
+mapfile -t TENANTS < <(printf 'victim\n' && seq -f 'flood%g' $FLOODERS)
+make_pair "${TENANTS[@]}"
 
 # resident SIDE: kilobytes of a broker's memory.
 resident() { awk '/^VmRSS:/ { print $2 }' "/proc/$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$(ready_file "region-$1-broker")")/status"; }

@@ -27,7 +27,7 @@ pub struct SessionLanes {
     /// Whether the first control frame is partly sent.
     control_split: bool,
     overflowed: bool,
-    /// Since when a reliable lane refuses frames without having sent one.
+    /// Since when a reliable lane has had no room for what it was asked, without having sent a frame.
     full_since: Option<Time>,
     classes: ClassLanes,
     /// What is charged to the session's tenant; lanes without a tenant charge nothing.
@@ -139,7 +139,8 @@ impl SessionLanes {
         self.overflowed
     }
 
-    /// Queues a frame in its class's lane; see [`ClassLanes::push`].
+    /// Queues a frame in its class's lane; see [`ClassLanes::push`]. A refusal is a drop and nothing else: whoever is promised
+    /// something is asked before, see [`Self::ask`], and an observer is promised nothing.
     pub fn push(&mut self, class: Class, frame: QueuedFrame, now: Time) -> Pushed {
         // Nobody waits for who is about to be closed, and nothing more is kept for them.
         let frame = if frame.admitted && self.is_stuck(now) { frame.admitted(false) } else { frame };
@@ -147,15 +148,11 @@ impl SessionLanes {
         // An answer in a lane has the room that answers have.
         let room = if frame.pinned { self.room.max(SESSION_CONTROL_QUEUE_BYTES_MIN) } else { self.room };
         self.is_short = may_be_short && self.held() + frame.held() > room;
-        let pushed = if self.is_short {
+        if self.is_short {
             self.classes.push_in_place(class, frame, now)
         } else {
             self.classes.push_apart(class, frame, may_be_short, now)
-        };
-        if pushed != Pushed::Queued && self.may_fill_up(class) {
-            self.full_since.get_or_insert(now);
         }
-        pushed
     }
 
     /// Asks room of a reliable lane for `bytes` more, with the bookkeeping of frames, beside `reserved` that are still to

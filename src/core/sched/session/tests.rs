@@ -11,7 +11,9 @@ fn a_reliable_lane_that_stays_full_is_stuck() {
     let start = Time::from_millis(7);
     while lanes.push(Class::Tele, frame(), start) == Pushed::Queued {}
     assert!(!lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)), "other classes drop, and that is all");
-    while lanes.push(Class::Ctrl, frame(), start) == Pushed::Queued {}
+    while lanes.ask(Class::Ctrl, 512, 0, start) >= 512 {
+        assert_eq!(lanes.push(Class::Ctrl, frame().admitted(true), start), Pushed::Queued);
+    }
     assert!(!lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX - 1)));
     assert!(lanes.is_stuck(start.plus_millis(SLOW_CONSUMER_MS_MAX)));
     let late = start.plus_millis(SLOW_CONSUMER_MS_MAX);
@@ -21,6 +23,24 @@ fn a_reliable_lane_that_stays_full_is_stuck() {
     let (mut out, mut drops) = (Vec::new(), Drops::new());
     lanes.fill(usize::MAX, start.plus_millis(SLOW_CONSUMER_MS_MAX), &mut out, &mut drops);
     assert!(!lanes.is_stuck(start.plus_millis(2 * SLOW_CONSUMER_MS_MAX)));
+}
+
+#[test]
+fn what_an_observer_does_not_read_is_dropped_and_its_patience_does_not_begin() {
+    let frame = || QueuedFrame::new(Bytes::from_static(&[0; 512]));
+    let start = Time::from_millis(7);
+    let late = start.plus_millis(SLOW_CONSUMER_MS_MAX);
+    for class in [Class::Ctrl, Class::Bulk] {
+        let mut lanes = SessionLanes::new(ClassConfig::new(1024));
+        while lanes.push(class, frame(), start) == Pushed::Queued {}
+        assert_eq!(lanes.push(class, frame(), late), Pushed::DroppedNewest, "to be counted");
+        assert_eq!(lanes.lost_by(), DropReason::LaneFull);
+        assert!(!lanes.is_stuck(late.plus_millis(SLOW_CONSUMER_MS_MAX)), "{class}: nobody promised it anything");
+        // What is promised to the same session is waited for, behind whatever its lane is full of.
+        assert_eq!(lanes.ask(class, 512, 0, late), 1024 - lanes.classes().lane_held(class));
+        assert!(!lanes.is_stuck(late.plus_millis(SLOW_CONSUMER_MS_MAX - 1)));
+        assert!(lanes.is_stuck(late.plus_millis(SLOW_CONSUMER_MS_MAX)), "{class}");
+    }
 }
 
 #[test]
