@@ -34,10 +34,6 @@ pub(crate) struct Args {
     define: Vec<(String, String)>,
 }
 
-/// Turns of sessions before a thread looks at its sockets again. A session that floods takes a tenth of a millisecond each time: with
-/// the runtime's own 61, whoever has something to say waits for 6 ms while all threads have such sessions.
-const EVENT_INTERVAL: u32 = 8;
-
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     copies::settle();
@@ -54,7 +50,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if threads > 0 {
         runtime.worker_threads(threads);
     }
-    let runtime = runtime.event_interval(EVENT_INTERVAL).enable_all().build()?;
+    let runtime = runtime.enable_all().build()?;
     runtime.block_on(async {
         // Before the node says that it is ready: whoever hears that may stop it at once.
         let mut terminate = signal(SignalKind::terminate())?;
