@@ -145,8 +145,8 @@ how = dict(median=statistics.median, sum=sum, least=min, greatest=max)[sys.argv[
 print(round(how(values)) if values else "-")' "$1" "$2" "${3:-median}"; }
 
 # left_for BYTES: 95 % of what a flood of such payloads can get of the link, in kbit/s: it is shared with the victim, each message
-# carries its name, its sender and a head, and each packet of 1494 bytes 76 of QUIC, UDP, IP and Ethernet.
-left_for() { awk -v mbit="$MBIT" -v bytes="$1" 'BEGIN { printf "%d", 0.95 * (mbit * 1000 * 1418 / 1494 - 100 * (256 + 60) * 8 / 1000) * bytes / (bytes + 60) }'; }
+# carries 66 B of name, sender and head, and each packet of 1494 bytes 76 of QUIC, UDP, IP and Ethernet.
+left_for() { awk -v mbit="$MBIT" -v bytes="$1" 'BEGIN { printf "%d", 0.95 * (mbit * 1000 * 1418 / 1494 - 100 * (256 + 66) * 8 / 1000) * bytes / (bytes + 66) }'; }
 
 # measure CASE CLASS SIZE TENANTS
 measure() {
