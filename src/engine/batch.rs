@@ -40,10 +40,10 @@ mod room;
 pub(crate) use again::testing;
 pub(crate) use again::{Decided, Only, SINGLE_FRAME_BROKERS};
 use again::{Head, Written};
-pub(crate) use crowd::Crowds;
 use crowd::Open;
+pub(crate) use crowd::{Crowds, Wanted};
 use delivery_ext::DeliveryExt;
-use encode::{NameBytes, encode, joined, lengths, nats_subject, viewer};
+use encode::{NameBytes, encode, encode_native, joined, lengths, nats_subject};
 use item::{Frame, Item, append};
 use refused::Refused;
 use room::Room;
@@ -236,29 +236,9 @@ impl Batch {
     fn deliver_native(&mut self, port: &Arc<SessionPort>, qualified: bool, subs: &[&Arc<Sub>], message: &Message<'_>) {
         let index = self.port_target(port);
         let Some(target) = self.ports.get_mut(index) else { return };
-        let mut chunk = std::mem::take(&mut target.chunk);
-        let encoded = self.encode_native(&mut chunk, port, qualified, subs, message);
-        if let Some(target) = self.ports.get_mut(index) {
-            target.chunk = chunk;
-        }
+        let (ext, tail) = (&mut self.ext, &mut self.shared_tail);
+        let encoded = encode_native(&mut target.chunk, (ext, tail), port, qualified, subs, message);
         self.collect(index, encoded, is_admitted(subs, message), message);
-    }
-
-    /// Appends one native frame for some subscriptions of one session to a chunk.
-    fn encode_native(
-        &mut self,
-        chunk: &mut BytesMut,
-        port: &SessionPort,
-        qualified: bool,
-        subs: &[&Arc<Sub>],
-        message: &Message<'_>,
-    ) -> Option<(usize, Option<Bytes>)> {
-        let class = message.destination.class();
-        let sender = message.sender.text(viewer(port, message));
-        self.ext.set(subs, sender, message.redelivered);
-        let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
-        let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
-        encode(chunk, head, &self.ext.ext, message, &name, &mut self.shared_tail)
     }
 
     /// Collects one NATS message per subscription: the protocol has no other way.
@@ -458,6 +438,7 @@ impl Batch {
     /// Appends everything to its targets.
     pub(crate) fn push(&mut self, shared: &Shared, now: Time) {
         self.begin();
+        self.scatter();
         self.head.forget();
         self.held = 0;
         self.room.anywhere |= !self.ports.is_empty();
@@ -480,7 +461,6 @@ impl Batch {
             }
         }
         self.port_index.clear();
-        self.push_crowds(now);
         for mut target in self.links.drain(..) {
             let (mut chunk, items) = target.take();
             items.iter().for_each(|item| item.counters().relayed_out.add(u64::from(item.frames)));

@@ -18,7 +18,6 @@ use glocal_core::limits::{
 use glocal_core::name::{Class, Label, NodeId};
 use glocal_core::reliable::incoming::Bringer;
 use glocal_core::routes::BrokerIndex;
-use glocal_core::table::Match;
 use glocal_core::tally::Counts;
 use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
@@ -28,7 +27,7 @@ use glocal_wire::frame::{FrameLimits, Next, next_frame};
 use glocal_wire::slice::{LaneBuffer, SliceEvent, SliceReader};
 use hashbrown::HashMap;
 
-use crate::batch::{Batch, Crowds};
+use crate::batch::{Batch, Wanted};
 use crate::driver::Command;
 use crate::sender::{Delivered, Sender};
 use crate::shared::Shared;
@@ -194,21 +193,6 @@ struct RemoteSender {
     info: wire::AnnounceSender,
     /// A message with more targets than one frame holds comes in several, so its number may repeat on the way.
     last_seq: u64,
-}
-
-/// Who wants a name here.
-#[derive(Debug)]
-struct Wanted {
-    found: Match,
-    /// Who of them is given the same bytes.
-    crowds: Option<Arc<Crowds>>,
-}
-
-impl Wanted {
-    /// How much it holds, in entries of a few words each.
-    fn weight(&self) -> usize {
-        self.found.weight() + self.crowds.as_ref().map_or(0, |crowds| crowds.members())
-    }
 }
 
 #[derive(Debug)]

@@ -10,16 +10,15 @@ use glocal_core::count::Drop as DropReason;
 use glocal_core::identity::Role;
 use glocal_core::limits::{CROWD_SESSIONS_MIN, QUEUED_FRAME_OVERHEAD_BYTES, RUN_BYTES_MAX, SHARED_PAYLOAD_BYTES_MIN};
 use glocal_core::name::Class;
-use glocal_core::port::{Dialect, SessionPort, Sub};
+use glocal_core::port::{Dialect, Sub};
 use glocal_core::sched::QueuedFrame;
 use glocal_core::table::{Match, PortTarget};
 use glocal_core::tenant::Tenant;
-use glocal_core::time::Time;
 use hashbrown::{HashMap, HashSet};
 
-use super::encode::nats_subject;
+use super::encode::{encode_native, nats_subject};
 use super::item::Item;
-use super::{Batch, Message, count, shrunk};
+use super::{Batch, Message, shrunk};
 
 /// All that tells one session's copy of a message from another's.
 #[derive(PartialEq, Eq, Hash)]
@@ -33,71 +32,82 @@ struct Same<'s> {
 }
 
 impl<'s> Same<'s> {
-    fn of(target: &PortTarget, sub: &'s Sub) -> Self {
+    fn of(sub: &'s Sub) -> Self {
         let principal = sub.port().principal();
         let viewer = matches!(principal.role(), Role::Tenant).then(|| principal.tenant().as_str());
-        Self { dialect: sub.port().dialect(), qualified: target.qualified, viewer, sid: sub.sid(), tag: sub.tag() }
+        Self { dialect: sub.port().dialect(), qualified: sub.is_qualified(), viewer, sid: sub.sid(), tag: sub.tag() }
+    }
+}
+
+/// Who wants one name, and who of them is given the same bytes.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    found: Match,
+    crowds: Option<Arc<Crowds>>,
+}
+
+impl Wanted {
+    /// Looks for crowds among those who want a name, without the session `own`.
+    pub(crate) fn new(found: Match, own: Option<u64>) -> Self {
+        Self { crowds: Crowds::of(&found, own), found }
+    }
+
+    /// Who wants it.
+    pub(crate) const fn found(&self) -> &Match {
+        &self.found
+    }
+
+    /// The crowds that a message is written once for. It is small, of a class that asks no session for room, and does not say
+    /// itself how long it is worth something.
+    pub(crate) fn crowds(&self, message: &Message<'_>) -> Option<&Arc<Crowds>> {
+        #[cfg(test)]
+        if super::testing::is_off() {
+            return None;
+        }
+        let is_same = !message.destination.class().is_reliable()
+            && message.ttl_ms.is_none()
+            && message.payload.len() < SHARED_PAYLOAD_BYTES_MIN;
+        self.crowds.as_ref().filter(|_| is_same)
+    }
+
+    /// How much it holds, in entries of a few words each: what a cache is bounded by.
+    pub(crate) fn weight(&self) -> usize {
+        self.found.weight() + self.crowds.as_ref().map_or(0, |crowds| crowds.members())
     }
 }
 
 /// The sessions that want one name and are given the same bytes, crowd by crowd; no session is in two of them.
 #[derive(Debug)]
 pub(crate) struct Crowds {
-    crowds: Vec<Crowd>,
+    /// For each crowd the one subscription of each session.
+    crowds: Vec<Vec<Arc<Sub>>>,
     /// Places of the others among the targets of the match.
     others: Vec<usize>,
-    members: usize,
-}
-
-#[derive(Debug)]
-struct Crowd {
-    qualified: bool,
-    subs: Vec<Arc<Sub>>,
 }
 
 impl Crowds {
-    /// The crowds among those who want a name, without the session `own`; `None` where there is none.
-    pub(crate) fn of(found: &Match, own: Option<u64>) -> Option<Arc<Self>> {
+    fn of(found: &Match, own: Option<u64>) -> Option<Arc<Self>> {
         if found.ports.len() < CROWD_SESSIONS_MIN || !found.groups.is_empty() {
             return None;
         }
-        let (mut seen, mut twice) = (HashSet::new(), HashSet::new());
-        for target in &found.ports {
-            if !seen.insert(target.port.id()) {
-                twice.insert(target.port.id());
-            }
-        }
+        // A session is twice among the targets where it asked by the qualified form and by the other one.
+        let mut times: HashMap<u64, u32> = HashMap::new();
+        found.ports.iter().for_each(|target| *times.entry(target.port.id()).or_default() += 1);
         let mut alike: HashMap<Same<'_>, Vec<usize>> = HashMap::new();
         for (at, target) in found.ports.iter().enumerate() {
             let [sub] = &*target.subs else { continue };
             let id = target.port.id();
-            if !sub.is_observer() && sub.is_endless() && Some(id) != own && !twice.contains(&id) {
-                alike.entry(Same::of(target, sub)).or_default().push(at);
+            if !sub.is_observer() && sub.is_endless() && Some(id) != own && times.get(&id) == Some(&1) {
+                alike.entry(Same::of(sub)).or_default().push(at);
             }
         }
         let mut places: Vec<_> = alike.into_values().filter(|places| places.len() >= CROWD_SESSIONS_MIN).collect();
         places.sort_unstable();
-        let crowd = |places: &Vec<usize>| {
-            let targets = || places.iter().filter_map(|at| found.ports.get(*at));
-            let subs = targets().filter_map(|target| target.subs.first().cloned()).collect();
-            Crowd { qualified: targets().any(|target| target.qualified), subs }
-        };
-        let crowds: Vec<_> = places.iter().map(crowd).collect();
-        let inside: HashSet<usize> = places.iter().flatten().copied().collect();
+        let sub = |at: &usize| found.ports.get(*at)?.subs.first().cloned();
+        let crowds: Vec<Vec<_>> = places.iter().map(|places| places.iter().filter_map(sub).collect()).collect();
+        let inside: HashSet<usize> = places.into_iter().flatten().collect();
         let others = (0..found.ports.len()).filter(|at| !inside.contains(at)).collect();
-        (!crowds.is_empty()).then(|| Arc::new(Self { crowds, others, members: inside.len() }))
-    }
-
-    /// Whether a message is written the same for all of a crowd: it is small, of a class that asks no session for room, and
-    /// does not say itself how long it is worth something.
-    pub(crate) fn take(&self, message: &Message<'_>) -> bool {
-        #[cfg(test)]
-        if super::testing::is_off() {
-            return false;
-        }
-        !message.destination.class().is_reliable()
-            && message.ttl_ms.is_none()
-            && message.payload.len() < SHARED_PAYLOAD_BYTES_MIN
+        (!crowds.is_empty()).then(|| Arc::new(Self { crowds, others }))
     }
 
     /// Targets of the match that are in no crowd.
@@ -106,8 +116,8 @@ impl Crowds {
     }
 
     /// Sessions in crowds.
-    pub(crate) const fn members(&self) -> usize {
-        self.members
+    pub(crate) fn members(&self) -> usize {
+        self.crowds.iter().map(Vec::len).sum()
     }
 }
 
@@ -136,18 +146,17 @@ impl Batch {
         });
         self.expected = 0;
         self.head.forget();
-        for (crowd, (chunk, sizes)) in crowds.crowds.iter().zip(&mut open.written) {
-            let Some(sub) = crowd.subs.first() else { continue };
-            match self.encode_for(chunk, sub.port(), crowd.qualified, sub, message) {
+        for (subs, (chunk, sizes)) in crowds.crowds.iter().zip(&mut open.written) {
+            let Some(sub) = subs.first() else { continue };
+            match self.encode_for(chunk, sub, message) {
                 Some(bytes) => {
                     self.held += bytes + QUEUED_FRAME_OVERHEAD_BYTES;
                     sizes.push(bytes);
                 }
-                None => message
-                    .tenant
-                    .counters()
-                    .class(message.destination.class())
-                    .dropped(DropReason::TooLarge, crowd.subs.len() as u64),
+                None => {
+                    let counters = message.tenant.counters().class(message.destination.class());
+                    counters.dropped(DropReason::TooLarge, subs.len() as u64);
+                }
             }
         }
         self.open = Some(open);
@@ -156,20 +165,13 @@ impl Batch {
         super::testing::took();
     }
 
-    /// Writes a small message for one subscription, as [`Self::deliver`] does.
-    fn encode_for(
-        &mut self,
-        chunk: &mut BytesMut,
-        port: &SessionPort,
-        qualified: bool,
-        sub: &Arc<Sub>,
-        message: &Message<'_>,
-    ) -> Option<usize> {
-        let start = chunk.len();
+    /// Writes a small message for one subscription, as [`Self::deliver`] does, and returns its bytes.
+    fn encode_for(&mut self, chunk: &mut BytesMut, sub: &Arc<Sub>, message: &Message<'_>) -> Option<usize> {
+        let (port, qualified, start) = (sub.port(), sub.is_qualified(), chunk.len());
         match port.dialect() {
             Dialect::Native => {
-                let (bytes, _) = self.encode_native(chunk, port, qualified, &[sub], message)?;
-                return Some(bytes);
+                let (ext, tail) = (&mut self.ext, &mut self.shared_tail);
+                encode_native(chunk, (ext, tail), port, qualified, &[sub], message)?;
             }
             Dialect::Nats { headers } => {
                 let headers = if headers { message.headers } else { b"" };
@@ -181,54 +183,23 @@ impl Batch {
         Some(chunk.len() - start)
     }
 
-    /// Notes what was written for crowds for each session of them, so that what is collected for these from now on comes
-    /// after it.
+    /// Notes what was written for crowds for each session of them, before these are given it or anything that comes after it.
     pub(super) fn scatter(&mut self) {
         let Some(Open { crowds, tenant, class, written }) = self.open.take() else { return };
-        for (crowd, (chunk, sizes)) in crowds.crowds.iter().zip(written) {
+        for (subs, (chunk, sizes)) in crowds.crowds.iter().zip(written) {
             let runs = runs(shrunk(chunk), &sizes);
-            for sub in &crowd.subs {
-                let taken = self.count_out(sub, &sizes);
+            for sub in subs {
+                // All of them, unless it was given a maximum since.
+                let (taken, is_last) = sub.deliver_many(sizes.len() as u64);
+                if is_last {
+                    self.finished.push((sub.port().id(), sub.sid()));
+                }
+                let taken = usize::try_from(taken).unwrap_or(sizes.len());
                 let index = self.port_target(sub.port());
                 let Some(target) = self.ports.get_mut(index) else { continue };
                 target.items.extend(first(&runs, &sizes, taken).map(|frame| Item::shared(class, &tenant, frame)));
             }
         }
-    }
-
-    /// Puts what was written for crowds into the lanes of their sessions.
-    pub(super) fn push_crowds(&mut self, now: Time) {
-        let Some(Open { crowds, tenant, class, written }) = self.open.take() else { return };
-        self.room.anywhere = true;
-        for (crowd, (chunk, sizes)) in crowds.crowds.iter().zip(written) {
-            let runs = runs(shrunk(chunk), &sizes);
-            for sub in &crowd.subs {
-                let taken = self.count_out(sub, &sizes);
-                let port = sub.port();
-                tenant.counters().class(class).delivered.add(taken as u64);
-                let pushed = port.inbox().push_batch(|lanes| {
-                    lanes.begin();
-                    for frame in first(&runs, &sizes, taken) {
-                        let frames = frame.frames;
-                        let pushed = lanes.push(class, frame, now);
-                        port.lost.add(count(&tenant, class, pushed, lanes.lost_by(), frames));
-                    }
-                    lanes.settle();
-                });
-                if pushed.is_none() {
-                    tenant.counters().class(class).dropped(DropReason::Gone, taken as u64);
-                }
-            }
-        }
-    }
-
-    /// How many of the frames a subscription takes: all, unless it was given a maximum since.
-    fn count_out(&mut self, sub: &Sub, sizes: &[usize]) -> usize {
-        let (taken, is_last) = sub.deliver_many(sizes.len() as u64);
-        if is_last {
-            self.finished.push((sub.port().id(), sub.sid()));
-        }
-        usize::try_from(taken).unwrap_or(sizes.len())
     }
 }
 
@@ -275,6 +246,11 @@ fn first<'r>(runs: &'r [QueuedFrame], sizes: &'r [usize], taken: usize) -> impl 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::principal;
+    use glocal_core::inbox::Inbox;
+    use glocal_core::name::Filter;
+    use glocal_core::port::SessionPort;
+    use glocal_core::sched::SessionLanes;
 
     #[test]
     fn runs_are_of_whole_frames_and_cut_where_a_subscription_ends() {
@@ -289,5 +265,30 @@ mod tests {
             assert_eq!(bytes, chunk[..sizes[..taken].iter().sum()], "{taken}");
             assert_eq!(part.iter().map(|run| run.frames as usize).sum::<usize>(), taken);
         }
+    }
+    #[test]
+    fn each_part_tells_copies_apart() {
+        let alice = ("tenantA", "alice", Role::Tenant);
+        let native = Dialect::Native;
+        let sub = |(tenant, agent, role), dialect, filter: &[u8], sid, tag: &[u8]| {
+            let principal = principal(tenant, agent, role);
+            let filter = Filter::qualify(principal.tenant(), filter).unwrap();
+            let port = SessionPort::new(1, principal, true, Inbox::new(SessionLanes::default())).speaking(dialect);
+            Sub::new(Arc::new(port), sid, &filter, None, false).tagged(Box::from(tag))
+        };
+        let one = sub(alice, native, b"a", 7, b"");
+        let alike = [sub(alice, native, b"a.>", 7, b""), sub(("tenantA", "bob", Role::Tenant), native, b"a", 7, b"")];
+        assert!(alike.iter().all(|other| Same::of(other) == Same::of(&one)));
+        let others = [
+            sub(alice, Dialect::Nats { headers: true }, b"a", 7, b""),
+            sub(alice, Dialect::Nats { headers: false }, b"a", 7, b""),
+            sub(alice, native, b"T.tenantA.live.a", 7, b""),
+            sub(("tenantB", "alice", Role::Tenant), native, b"a", 7, b""),
+            sub(("cresco-system", "alice", Role::Superuser), native, b"a", 7, b""),
+            sub(alice, native, b"a", 8, b""),
+            sub(alice, native, b"a", 7, b"7"),
+        ];
+        let kinds: HashSet<_> = others.iter().chain([&one]).map(Same::of).collect();
+        assert_eq!(kinds.len(), 1 + others.len());
     }
 }

@@ -1,16 +1,18 @@
 //! The bytes of one copy of a message.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use glocal_core::identity::Role;
 use glocal_core::limits::SHARED_PAYLOAD_BYTES_MIN;
 use glocal_core::name::Class;
-use glocal_core::port::SessionPort;
-use glocal_wire::data::{DataHead, TailLengths};
+use glocal_core::port::{SessionPort, Sub};
+use glocal_wire::data::{DataHead, DataKind, TailLengths};
 use glocal_wire::ext::ExtBuilder;
 
 use super::Message;
+use super::delivery_ext::DeliveryExt;
 
 /// The subject a NATS client is given: the raw name, the qualified one where it asked so, and its own alias for what the
 /// node itself tells its tenant.
@@ -27,7 +29,7 @@ pub(super) fn nats_subject<'m>(port: &SessionPort, qualified: bool, message: &'m
 }
 
 /// The tenant whose eyes see the sender's name: the reader's own, but a superuser sees as the tenant itself does.
-pub(super) fn viewer<'m>(port: &'m SessionPort, message: &'m Message<'_>) -> &'m str {
+fn viewer<'m>(port: &'m SessionPort, message: &'m Message<'_>) -> &'m str {
     match port.principal().role() {
         Role::Tenant => port.principal().tenant().as_str(),
         Role::Superuser | Role::Internal | Role::Node => message.tenant.id().as_str(),
@@ -52,6 +54,24 @@ pub(super) const fn lengths(name: &[u8], message: &Message<'_>) -> TailLengths {
         headers: message.headers.len(),
         payload: message.payload.len(),
     }
+}
+
+/// Appends one native delivery for some subscriptions of one session to a chunk, with the extensions and the tail of the last one where
+/// they are the same. Returns the bytes in the chunk and the tail.
+pub(super) fn encode_native(
+    chunk: &mut BytesMut,
+    (ext, shared_tail): (&mut DeliveryExt, &mut Option<Bytes>),
+    port: &SessionPort,
+    qualified: bool,
+    subs: &[&Arc<Sub>],
+    message: &Message<'_>,
+) -> Option<(usize, Option<Bytes>)> {
+    let class = message.destination.class();
+    let sender = message.sender.text(viewer(port, message));
+    ext.set(subs, sender, message.redelivered);
+    let head = DataHead { ttl_ms: message.ttl_ms, ..DataHead::new(DataKind::Deliver, Some(class)) };
+    let name = if qualified { NameBytes::Qualified(message.destination.to_string()) } else { NameBytes::Raw };
+    encode(chunk, head, &ext.ext, message, &name, shared_tail)
 }
 
 /// Appends one frame to a chunk; a large tail is made once and shared. Returns the bytes in the chunk and the tail.

@@ -16,7 +16,7 @@ use glocal_core::table::Match;
 use glocal_core::tenant::Tenant;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::batch::{Crowds, Message, Only, SINGLE_FRAME_BROKERS};
+use crate::batch::{Only, SINGLE_FRAME_BROKERS, Wanted};
 use crate::shared::Shared;
 
 /// A permitted destination with everybody who wants it. Made from a permit alone; holds for one policy epoch and one
@@ -28,9 +28,7 @@ pub(crate) struct Route {
     class: Class,
     name: OwnedName,
     epoch: u64,
-    found: Match,
-    /// Who of them is given the same bytes.
-    crowds: Option<Arc<Crowds>>,
+    wanted: Wanted,
     /// Which of the session's decisions it was.
     number: u64,
     /// Where the only copy goes, if there is one copy.
@@ -67,22 +65,20 @@ impl Route {
         let raw = destination.raw();
         let found = tenant.table().find(destination.class(), raw, &tenant.section());
         let single = Single::of(&found);
-        let crowds = Crowds::of(&found, own);
         Some(Self {
             tenant: Arc::clone(tenant),
             rule: permit.rule().clone(),
             class: destination.class(),
             name: OwnedName::from(raw),
             epoch: permit.epoch(),
-            found,
-            crowds,
+            wanted: Wanted::new(found, own),
             number,
             single,
         })
     }
 
     fn holds(&self, shared: &Shared) -> bool {
-        self.epoch == shared.policy_epoch() && self.found.generation == self.tenant.generation()
+        self.epoch == shared.policy_epoch() && self.found().generation == self.tenant.generation()
     }
 
     /// The tenant whose message it is.
@@ -109,25 +105,20 @@ impl Route {
     /// from it, apart from what its sender says of the single message.
     pub(super) fn only(&self) -> Option<(Only<'_>, u64)> {
         let only = match self.single? {
-            Single::Sub => Only::Sub(self.found.ports.first()?.subs.first()?),
-            Single::Edge => Only::Edge(&self.found.edges.first()?.edge),
+            Single::Sub => Only::Sub(self.found().ports.first()?.subs.first()?),
+            Single::Edge => Only::Edge(&self.found().edges.first()?.edge),
         };
         Some((only, self.number))
     }
 
-    /// Who of those who want it is given the same bytes of a message, where that one is written so.
-    pub(super) fn crowds(&self, message: &Message<'_>) -> Option<&Arc<Crowds>> {
-        self.crowds.as_ref().filter(|crowds| crowds.take(message))
-    }
-
-    /// How much it holds, in entries of a few words each.
-    fn weight(&self) -> usize {
-        self.found.weight() + self.crowds.as_ref().map_or(0, |crowds| crowds.members())
-    }
-
     /// Who wants it.
+    pub(crate) const fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// Who wants it, one by one.
     pub(crate) const fn found(&self) -> &Match {
-        &self.found
+        self.wanted.found()
     }
 }
 
@@ -211,7 +202,7 @@ impl MatchCache {
         let permit = shared.policy().authorize(principal, Write(destination))?;
         self.decisions += 1;
         let route = Route::new(&permit, self.decisions, self.own).ok_or(Deny::AllTenants)?;
-        let weight = route.weight();
+        let weight = route.wanted.weight();
         let is_full = self.entries.len() >= MATCH_CACHE_MAX || self.weight + weight > MATCH_CACHE_WEIGHT_MAX;
         if is_full {
             *self = Self { decisions: self.decisions, own: self.own, ..Self::default() };
@@ -219,7 +210,7 @@ impl MatchCache {
         self.weight += weight;
         let known = known.filter(|_| !is_full);
         if let Some((at, entry)) = known.and_then(|at| Some((at, self.entries.get_mut(at)?))) {
-            self.weight -= entry.route.weight();
+            self.weight -= entry.route.wanted.weight();
             entry.route = route;
             return Ok(at);
         }
@@ -260,7 +251,7 @@ mod tests {
             cache.find(&node.shared, &principal, Class::Live, format!("n{name}").as_bytes()).unwrap();
             assert!(cache.weight <= MATCH_CACHE_WEIGHT_MAX);
         }
-        let held: usize = cache.entries.iter().map(|entry| entry.route.found.weight()).sum();
+        let held: usize = cache.entries.iter().map(|entry| entry.route.wanted.weight()).sum();
         assert_eq!(cache.weight, held);
         assert!(cache.entries.len() < 70 && !cache.entries.is_empty() && cache.entries.len() == cache.index.len());
     }

@@ -107,7 +107,7 @@ pub(crate) fn publish(
         }
     }
     let mut reached = Reached::default();
-    match route.crowds(message) {
+    match route.wanted().crowds(message) {
         None => locals().for_each(|target| reached.deliver(target, message, batch)),
         Some(crowds) => reached.deliver_to_crowds(crowds, found, message, echo, batch),
     }

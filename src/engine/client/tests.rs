@@ -2,7 +2,7 @@
 
 use glocal_core::count::Drop as DropReason;
 use glocal_core::data::ReplyRoute;
-use glocal_core::identity::Role;
+use glocal_core::identity::{Principal, Role};
 use glocal_core::limits::CROWD_SESSIONS_MIN;
 use glocal_core::routes::BrokerIndex;
 use glocal_core::sched::Drops;
@@ -75,6 +75,21 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![12 => publish, 4 => subscribe, 1 => limit, 2 => gather, 2 => stray, 2 => others]
 }
 
+/// What waits in a session's lanes.
+fn take(port: &SessionPort) -> Vec<u8> {
+    let (mut parts, mut drops) = (Vec::new(), Drops::new());
+    port.inbox().with(|lanes| lanes.fill(usize::MAX, NOW, &mut parts, &mut drops));
+    parts.concat()
+}
+
+/// Carries out what sessions have asked for.
+fn settle(node: &mut Node, effects: &mut Effects) {
+    for command in effects.commands.drain(..) {
+        node.driver.apply(command);
+    }
+    node.driver.commit(NOW);
+}
+
 /// What three readers and a crowd got, what the publisher was told, and what was counted. The third reader is the publisher
 /// itself.
 fn carry_out(steps: &[Step]) -> (Vec<Vec<u8>>, Vec<String>, Vec<u64>) {
@@ -99,11 +114,7 @@ fn carry_out(steps: &[Step]) -> (Vec<Vec<u8>>, Vec<String>, Vec<u64>) {
     let mut effects = Effects::default();
     let (mut told, mut got) = (Vec::new(), vec![Vec::new(); ports.len()]);
     let read = |got: &mut Vec<Vec<u8>>| {
-        for (port, got) in ports.iter().zip(got) {
-            let (mut parts, mut drops) = (Vec::new(), Drops::new());
-            port.inbox().with(|lanes| lanes.fill(usize::MAX, NOW, &mut parts, &mut drops));
-            got.extend(parts.concat());
-        }
+        ports.iter().zip(got).for_each(|(port, got)| got.extend(take(port)));
     };
     let mut number = 0_u8;
     let mut last_class = None;
@@ -157,10 +168,7 @@ fn carry_out(steps: &[Step]) -> (Vec<Vec<u8>>, Vec<String>, Vec<u64>) {
             }
             Step::Flush => effects.batch.flush(&node.shared, NOW),
         }
-        for command in effects.commands.drain(..) {
-            node.driver.apply(command);
-        }
-        node.driver.commit(NOW);
+        settle(&mut node, &mut effects);
     }
     effects.batch.flush(&node.shared, NOW);
     publisher.settle();
@@ -223,10 +231,7 @@ fn a_maximum_holds_for_what_was_written_for_a_crowd_before_it() {
     for client in &crowd {
         client.subscribe(&identity, b"b", None, 7, b"", false, &mut effects).unwrap();
     }
-    for command in effects.commands.drain(..) {
-        node.driver.apply(command);
-    }
-    node.driver.commit(NOW);
+    settle(&mut node, &mut effects);
     for _ in 0..3 {
         let outgoing = Outgoing { name: b"b", payload: b"payload", ..Outgoing::default() };
         publisher.publish(&identity, &outgoing, NOW, &mut effects).unwrap();
@@ -235,13 +240,66 @@ fn a_maximum_holds_for_what_was_written_for_a_crowd_before_it() {
     node.driver.apply(Command::Unsubscribe { session, sid: 7, max: Some(2) });
     node.driver.commit(NOW);
     effects.batch.flush(&node.shared, NOW);
-    let got = |client: &Client| {
-        let (mut parts, mut drops) = (Vec::new(), Drops::new());
-        client.port().inbox().with(|lanes| lanes.fill(usize::MAX, NOW, &mut parts, &mut drops));
-        parts.concat().windows(7).filter(|window| window == b"payload").count()
-    };
+    let got = |client: &Client| take(client.port()).windows(7).filter(|window| window == b"payload").count();
     let counts: Vec<_> = crowd.iter().map(got).collect();
     assert_eq!(counts, [3, 3, 3, 3, 2, 3, 3, 3, 3]);
     assert_eq!(effects.batch.finished, [(session, 7)]);
     assert_eq!(node.tenant("tenantA").counters().class(Class::Live).delivered.value(), 26);
+}
+
+#[test]
+fn what_is_like_the_last_message_comes_after_what_a_crowd_was_given_since() {
+    let mut node = Node::new(1);
+    let alice = principal("tenantA", "alice", Role::Tenant);
+    let identity = Identity::new(Arc::clone(&node.shared), Arc::clone(&alice), NOW);
+    let open = || {
+        let identity = Identity::new(Arc::clone(&node.shared), Arc::clone(&alice), NOW);
+        Client::open(&identity, Dialect::Native, Class::Live, true, NOW)
+    };
+    let crowd: Vec<_> = (0..CROWD).map(|_| open()).collect();
+    let (mut one, mut other) = (open(), open());
+    let mut effects = Effects::default();
+    for client in &crowd {
+        client.subscribe(&identity, b"b", None, 7, b"", false, &mut effects).unwrap();
+    }
+    crowd[0].subscribe(&identity, b"a", None, 8, b"", false, &mut effects).unwrap();
+    settle(&mut node, &mut effects);
+    // Two publishers whose messages are collected in one batch, of which each goes on with a name of its own.
+    let mut publish = |client: &mut Client, name: &'static str, payload: &'static str| {
+        let outgoing = Outgoing { name: name.as_bytes(), payload: payload.as_bytes(), ..Outgoing::default() };
+        client.publish(&identity, &outgoing, NOW, &mut effects).unwrap();
+    };
+    for payload in ["<1>", "<2>", "<3>"] {
+        publish(&mut one, "a", payload);
+    }
+    publish(&mut other, "b", "<4>");
+    publish(&mut one, "a", "<5>");
+    effects.batch.flush(&node.shared, NOW);
+    let got = take(crowd[0].port());
+    let order: Vec<u8> = got.windows(3).filter(|w| w[0] == b'<' && w[2] == b'>').map(|w| w[1]).collect();
+    assert_eq!(order, b"12345");
+}
+
+#[test]
+fn observers_are_in_no_crowd_and_not_counted() {
+    let mut node = Node::new(1);
+    let open = |principal: &Arc<Principal>| {
+        let identity = Identity::new(Arc::clone(&node.shared), Arc::clone(principal), NOW);
+        let client = Client::open(&identity, Dialect::Native, Class::Live, true, NOW);
+        (identity, client)
+    };
+    let (alice, root) = (principal("tenantA", "alice", Role::Tenant), principal("cresco-system", "r", Role::Superuser));
+    let readers: Vec<_> = (0..CROWD).flat_map(|_| [open(&alice), open(&root)]).collect();
+    let (identity, mut publisher) = open(&alice);
+    let mut effects = Effects::default();
+    for (identity, client) in &readers {
+        client.subscribe(identity, b"T.tenantA.live.b", None, 7, b"", false, &mut effects).unwrap();
+    }
+    settle(&mut node, &mut effects);
+    let before = taken_again();
+    let outgoing = Outgoing { name: b"b", payload: b"<p>", ..Outgoing::default() };
+    let published = publisher.publish(&identity, &outgoing, NOW, &mut effects).unwrap();
+    assert_eq!((published.targets as usize, taken_again() - before), (CROWD, 1));
+    effects.batch.flush(&node.shared, NOW);
+    assert!(readers.iter().all(|(_, client)| take(client.port()).ends_with(b"<p>")));
 }

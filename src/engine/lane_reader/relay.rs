@@ -18,8 +18,8 @@ use glocal_wire::data::{DataFrame, DataKind};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use super::{BridgeFault, Incoming, Lane, Wanted};
-use crate::batch::{Batch, Crowds, Message, TargetGroups};
+use super::{BridgeFault, Incoming, Lane};
+use crate::batch::{Batch, Message, TargetGroups, Wanted};
 use crate::client::route::relay_to;
 use crate::reliable::{self, Arrived};
 use crate::sender::{Delivered, Sender};
@@ -241,17 +241,16 @@ impl Lane {
 
     /// Who wants a message here, from the lane's cache while the table is the same.
     pub(super) fn found(&mut self, message: &Message<'_>) -> Option<&Match> {
-        self.wanted(message).map(|wanted| &wanted.found)
+        self.wanted(message).map(Wanted::found)
     }
 
     fn wanted(&mut self, message: &Message<'_>) -> Option<&Wanted> {
         let raw = message.destination.raw();
         let key = raw.as_str().as_bytes();
         let generation = message.tenant.generation();
-        if self.cache.get(key).is_none_or(|wanted| wanted.found.generation != generation) {
+        if self.cache.get(key).is_none_or(|wanted| wanted.found().generation != generation) {
             let found = message.tenant.table().find(self.class, raw, &message.tenant.section());
-            let crowds = Crowds::of(&found, None);
-            let wanted = Wanted { found, crowds };
+            let wanted = Wanted::new(found, None);
             let weight = wanted.weight();
             if self.cache.len() >= MATCH_CACHE_MAX || self.cache_weight + weight > MATCH_CACHE_WEIGHT_MAX {
                 self.cache = HashMap::new();
@@ -274,13 +273,14 @@ impl Lane {
         batch: &mut Batch,
     ) {
         let class = self.class;
-        let Some(Wanted { found, crowds }) = self.wanted(message) else { return };
+        let Some(wanted) = self.wanted(message) else { return };
+        let found = wanted.found();
         let mut plain = false;
         let mut deliver = |target: &PortTarget, batch: &mut Batch| {
             let delivered = batch.deliver(&target.port, target.qualified, target.subs.iter(), message);
             plain |= delivered && target.subs.iter().any(|s| !s.is_observer());
         };
-        match crowds.as_ref().filter(|crowds| crowds.take(message)) {
+        match wanted.crowds(message) {
             // A second choice is for a group alone: plain subscribers have had their own copy.
             _ if message.redelivered => {}
             None => found.ports.iter().for_each(|target| deliver(target, batch)),

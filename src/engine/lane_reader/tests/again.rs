@@ -1,5 +1,6 @@
 //! One message more like the last one, where something has changed in between.
 
+use glocal_core::limits::CROWD_SESSIONS_MIN;
 use glocal_wire::data::{DataHead, DataKind};
 use glocal_wire::ext::ExtBuilder;
 
@@ -137,4 +138,30 @@ fn what_went_nowhere_shows_nothing_of_the_next() {
     node.carry_out(&mut arrivals);
     assert_eq!(messages(&client.read()), ["a=2", "z=p", "a=p", "a=p"]);
     assert_eq!(drops(&node, "tenantA", DropReason::Late), 1);
+}
+
+#[test]
+fn what_many_want_is_written_once_for_all_who_are_alike() {
+    let (mut node, mut client, mut reader) = region_a();
+    let mut others: Vec<_> =
+        (0..CROWD_SESSIONS_MIN + 1).map(|n| node.client("tenantA", &format!("agent{n}"))).collect();
+    for (n, other) in others.iter_mut().enumerate() {
+        other.say(&mut node, subscribe(if n == 3 { 8 } else { 7 }, "x.y"));
+    }
+    let mut arrivals = Arrivals::default();
+    assert_eq!(read(&mut reader, 1, &live(1..=3), &mut arrivals), 3);
+    // A second choice is for a group alone: whoever has no group has had the first one.
+    let mut ext = ExtBuilder::new();
+    ext.origin(REGION_B).incarnation(7).sender(SENDER).redelivered(true);
+    ext.targets().target(REGION_A);
+    let head = DataHead { hops: 1, seq: Some(4), ..DataHead::new(DataKind::Relay, Some(Class::Live)) };
+    let mut again = BytesMut::new();
+    head.encode_into(&mut again, ext.bytes().unwrap(), b"x.y", &[], &[], b"again").unwrap();
+    assert_eq!(read(&mut reader, 1, &[again], &mut arrivals), 0);
+    node.carry_out(&mut arrivals);
+    for got in others.iter_mut().chain([&mut client]).map(|other| messages(&other.read())) {
+        assert_eq!(got, ["x.y=1", "x.y=2", "x.y=3"]);
+    }
+    let delivered = node.tenant("tenantA").counters().class(Class::Live).delivered.value();
+    assert_eq!(delivered, 3 * (CROWD_SESSIONS_MIN as u64 + 2));
 }
