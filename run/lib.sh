@@ -105,6 +105,15 @@ alive() {
     pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null && ! is_zombie "$pid"
 }
 
+# end_children PID…: what this shell has started; waits for it.
+end_children() {
+    local pid
+    for pid in "$@"; do
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+}
+
 is_zombie() { [ "$(sed -e 's/^.*) //' -e 's/ .*//' "/proc/$1/stat" 2>/dev/null)" = Z ]; }
 
 not_alive() { ! alive "$1"; }

@@ -99,11 +99,7 @@ make_pair victim "${WEIGHTED[@]}" "${EQUAL[@]}"
 # ── Loads, each a process in the background.
 
 end_loads() {
-    local pid
-    for pid in "${LOADS[@]}"; do
-        kill "$pid" 2>/dev/null || true
-        wait "$pid" 2>/dev/null || true
-    done
+    end_children "${LOADS[@]}"
     LOADS=()
 }
 

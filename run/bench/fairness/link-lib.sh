@@ -85,10 +85,6 @@ dial() {
 
 # Ends what dial has started; what each carried and dropped is then in its file.
 link_rest() {
-    local pid
-    for pid in "${PROXIES[@]}"; do
-        kill "$pid" 2>/dev/null || true
-        wait "$pid" 2>/dev/null || true
-    done
+    end_children "${PROXIES[@]}"
     PROXIES=()
 }

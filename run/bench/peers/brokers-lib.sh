@@ -61,8 +61,7 @@ broker() {
 # What was started and has not been ended: its number is given to nobody else before.
 end_process() {
     local pid left=()
-    kill "$1" 2>/dev/null || true
-    wait "$1" 2>/dev/null || true
+    end_children "$1"
     for pid in "${STARTED[@]}"; do [ "$pid" = "$1" ] || left+=("$pid"); done
     STARTED=("${left[@]}")
 }
