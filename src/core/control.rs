@@ -18,6 +18,7 @@ use crate::name::{Class, NodeId, QueueGroup};
 use crate::policy::{Permit, Read, Scope};
 use crate::port::{SessionPort, Sub};
 use crate::routes::{BrokerIndex, Brokers, Routes};
+use crate::sched::EdgeTerms;
 use crate::table::Table;
 use crate::tenant::{Tenant, TenantKey, Tenants};
 use crate::time::Time;
@@ -102,6 +103,13 @@ impl Reach {
     fn is_everywhere(&self) -> bool {
         matches!(self, Self::All(all) if all.told)
     }
+}
+
+/// Gives a session's classes the weights that its tenant has, or those of a tenant that says nothing.
+fn weigh(tenants: &Tenants, port: &SessionPort) {
+    let tenant = tenants.by_id(port.principal().tenant().as_str());
+    let weights = tenant.map_or(EdgeTerms::DEFAULT, |tenant| tenant.section().terms).class_weights;
+    port.inbox().with(|lanes| lanes.set_weights(weights));
 }
 
 #[derive(Debug)]
@@ -282,6 +290,9 @@ impl Control {
         }
         let sub = Sub::new(Arc::clone(port), sid, &permit.object().0, queue, permit.rule().is_observer());
         let sub = Arc::new(sub.tagged(tag));
+        if subs.is_empty() {
+            weigh(&self.tenants, port);
+        }
         let reach = Reach::new(permit.scope(), &self.tenants, !local_only);
         subs.insert(sid, SubRecord { sub: Arc::clone(&sub), reach: reach.clone() });
         if reach.is_everywhere() {

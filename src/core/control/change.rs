@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::routing::{Carried, carried};
-use super::{Control, EdgeState, Reach, SubRecord};
+use super::{Control, EdgeState, Reach, SubRecord, weigh};
 use crate::bundle::Head;
 use crate::deny::Deny;
 use crate::edge::{Edge, EdgeKey, TenantSet};
@@ -42,7 +42,8 @@ pub struct Narrowed {
 
 impl Control {
     /// Takes a newer bundle: its head, its brokers and tenants, and this node's edges as they are now. `policy` is over
-    /// these tenants. Every live edge is narrowed to what the bundle allows; standing subscriptions are asked for again.
+    /// these tenants. Every live edge is narrowed to what the bundle allows; standing subscriptions are asked for again, and
+    /// the classes of their sessions weigh what the tenant says now.
     pub fn renew(
         &mut self,
         head: &Head,
@@ -197,6 +198,9 @@ impl Control {
                         refused.push(Refused { port, sid, filter, reason });
                     }
                 }
+            }
+            if let Some(record) = subs.values().next() {
+                weigh(&self.tenants, record.sub.port());
             }
             self.sessions.insert(session, subs);
         }

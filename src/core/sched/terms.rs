@@ -1,4 +1,4 @@
-//! What one tenant gets of every edge beside its weight, as the bundle says it.
+//! What one tenant gets of every edge beside its weight, and how its classes share it, as the bundle says it.
 
 use std::fmt;
 
@@ -8,8 +8,9 @@ use crate::name::Class;
 
 /// Weights of a tenant's classes, and the most it may send over any one edge; lists are indexed by class.
 ///
-/// Weights share what the tenant gets among its classes and take nothing from others. Caps hold on each edge for itself and
-/// count the bytes of frames, without the heads of slices and packets; each is `None` for no cap.
+/// Weights share what the tenant gets among its classes, of an edge and of what goes to any one of its sessions, and take
+/// nothing from others. Caps hold on each edge for itself and count the bytes of frames, without the heads of slices and
+/// packets; each is `None` for no cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeTerms {
     /// Weights of the classes within the tenant, at least 1.

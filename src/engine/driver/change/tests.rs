@@ -14,6 +14,7 @@ use crate::driver::Command;
 use crate::lane_reader::{Arrivals, BridgeFault};
 use crate::lane_writer::{Due, LaneWriter, StreamWrite};
 use crate::link::Handles;
+use crate::machine::Machine as _;
 use crate::testing::{NOW, Node, denied, label, messages, publish, slice, subscribe};
 
 /// The broker takes a bundle in which the sections are changed.
@@ -160,6 +161,48 @@ fn cached_decisions_and_standing_subscriptions_do_not_outlive_a_bundle() {
     let mut bytes = BytesMut::new();
     bytes.unsplit(publish(None, None, "intake.x", "", b"3"));
     assert_eq!(denied(&reader.send(&mut node, &bytes))[0].2, "unknown-tenant");
+}
+
+/// Of 27 packets of what waits for a session in two classes, how many bytes are `bulk`.
+fn of_bulk(reader: &crate::testing::Client) -> usize {
+    let port = reader.session.port().unwrap();
+    port.inbox().with(|lanes| {
+        for (class, byte) in [(Class::Live, b'l'), (Class::Bulk, b'b')] {
+            for _ in 0..64 {
+                let frame = QueuedFrame::new(Bytes::from(vec![byte; 1024]));
+                assert_eq!(lanes.push(class, frame, NOW), glocal_core::sched::Pushed::Queued);
+            }
+        }
+        let (mut out, mut drops) = (Vec::new(), glocal_core::sched::Drops::new());
+        assert_eq!(lanes.fill(27 * 1200, NOW, &mut out, &mut drops), 27 * 1200);
+        lanes.clear_classes(&mut drops);
+        out.iter().flat_map(|part| part.iter()).filter(|byte| **byte == b'b').count()
+    })
+}
+
+#[test]
+fn the_classes_of_a_session_weigh_what_its_tenant_says() {
+    let mut node = Node::new(1);
+    let session = |node: &mut Node, tenant: &str| {
+        let mut client = node.client(tenant, "reader");
+        client.say(node, subscribe(1, "news"));
+        client
+    };
+    let (old, other) = (session(&mut node, "tenantA"), session(&mut node, "tenantB"));
+    let is_near = |bytes: usize, share: (usize, usize)| (27 * 1200 * share.0 / share.1).abs_diff(bytes) <= 3 * 1200;
+    let by_default = (1, 5);
+    assert!(is_near(of_bulk(&old), by_default), "live 4, bulk 1");
+    renew(&mut node, 2, |section| {
+        if section.tenant.as_str() == "tenantA" {
+            section.terms = EdgeTerms { class_weights: [1, 1, 1, 8], ..EdgeTerms::DEFAULT };
+        }
+    });
+    let new = session(&mut node, "tenantA");
+    assert!(is_near(of_bulk(&old), (8, 9)), "{} for a session that was there before", of_bulk(&old));
+    assert!(is_near(of_bulk(&new), (8, 9)), "{} for one that came after", of_bulk(&new));
+    assert!(is_near(of_bulk(&other), by_default), "another tenant's is none of its business");
+    renew(&mut node, 3, |section| section.terms = EdgeTerms::DEFAULT);
+    assert!([&old, &new].iter().all(|reader| is_near(of_bulk(reader), by_default)), "and back");
 }
 
 #[test]
