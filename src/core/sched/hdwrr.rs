@@ -29,6 +29,7 @@ use hashbrown::{HashMap, HashSet};
 use super::bare::Fifo;
 use super::classes::{ClassConfig, ClassQueue, Pressure, quantum};
 use super::fattest::Fattest;
+use super::lane::Lost;
 use super::pace::Pace;
 use super::{DropReason, Drops, Lanes, Pushed, QueuedFrame};
 use crate::limits::{
@@ -220,9 +221,11 @@ impl Hdwrr {
             return pushed;
         }
         let mut excess = self.excess(frame.held());
+        let mut own = Lost::default();
         if excess > 0 && !self.is_above_part(tenant, frame.held()) {
-            self.make_room(frame.held(), drops);
+            own = self.make_room(frame.held(), (tenant, class), drops);
             if self.excess(frame.held()) > 0 {
+                drops.add(Some(tenant), class, DropReason::LaneFull, own);
                 return Pushed::DroppedNewest;
             }
             excess = 0;
@@ -239,6 +242,10 @@ impl Hdwrr {
         if rests {
             self.look_again(tenant, now);
         }
+        if pushed == Pushed::Queued && own.frames > 0 {
+            return Pushed::DroppedOldest { frames: own.frames, bytes: own.bytes };
+        }
+        drops.add(Some(tenant), class, DropReason::LaneFull, own);
         pushed
     }
 
@@ -441,15 +448,24 @@ impl Hdwrr {
         total * u128::from(weight_sum) > self.config.held_bytes_max as u128 * u128::from(weight)
     }
 
-    fn make_room(&mut self, held: usize, drops: &mut Drops) {
+    /// Makes room at the cost of a queue that is among the longest, and returns what the lane lost that it is for, where that
+    /// is such a one and of a lossy class.
+    fn make_room(&mut self, held: usize, own: (TenantKey, Class), drops: &mut Drops) -> Lost {
+        let mut lost_itself = Lost::default();
         while self.excess(held) > 0
             && let Some(tenant) = self.fattest.top()
             && let Some(flow) = self.flows.get_mut(&tenant)
             && let Some((class, lost)) = flow.lanes.drop_for_others()
         {
-            drops.add(Some(tenant), class, DropReason::LaneFull, lost);
+            if (tenant, class) == own && !class.is_reliable() {
+                lost_itself.frames += lost.frames;
+                lost_itself.bytes += lost.bytes;
+            } else {
+                drops.add(Some(tenant), class, DropReason::LaneFull, lost);
+            }
             self.settle(tenant);
         }
+        lost_itself
     }
 
     /// A tenant's weight, at least one.

@@ -55,6 +55,27 @@ fn above_its_part_live_makes_room_in_its_own_lane() {
 }
 
 #[test]
+fn whoever_makes_room_for_itself_is_told_what_it_has_lost() {
+    let crowded = |class| {
+        let mut hdwrr = hundred();
+        fill(&mut hdwrr, A, class, 55);
+        // Below its part, and yet the one that is found to be among the longest.
+        fill(&mut hdwrr, B, class, 45);
+        hdwrr
+    };
+    let dropped = Pushed::DroppedOldest { frames: 1, bytes: FRAME as u64 };
+    for class in [Class::Live, Class::Tele] {
+        let mut hdwrr = crowded(class);
+        for _ in 0..3 {
+            assert_eq!(try_push(&mut hdwrr, B, class), (dropped, vec![]), "{class}");
+        }
+    }
+    assert_eq!(try_push(&mut crowded(Class::Live), B, Class::Tele), (Pushed::Queued, vec![lost(B, Class::Live)]));
+    // What was queued before is sent again when it is missed; this one was taken.
+    assert_eq!(try_push(&mut crowded(Class::Bulk), B, Class::Bulk), (Pushed::Queued, vec![lost(B, Class::Bulk)]));
+}
+
+#[test]
 fn parts_follow_the_weights() {
     let mut hdwrr = hundred();
     hdwrr.set_weight(A, 4);
