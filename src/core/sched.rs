@@ -129,7 +129,7 @@ pub enum Pushed {
     Queued,
     /// It was not queued: the lane is full. For `tele` that is the drop; for `ctrl` and `bulk` the caller holds it back.
     DroppedNewest,
-    /// It is queued, and older frames of its `live` lane were dropped to make room. They are not in any [`Drops`].
+    /// It is queued, and older frames of its own lane, `live` or `tele`, were dropped to make room. They are not in any [`Drops`].
     DroppedOldest {
         /// Dropped frames.
         frames: u64,

@@ -177,7 +177,8 @@ impl Control {
         set.iter().filter(allows).collect()
     }
 
-    /// Asks policy again for every standing subscription; what it refuses has ended.
+    /// Asks policy again for every standing subscription; what it refuses has ended. Sessions that keep some get the weights
+    /// that their tenant has now.
     fn reauthorize(&mut self, policy: &Policy) -> Vec<Refused> {
         let mut refused = Vec::new();
         for (session, mut subs) in std::mem::take(&mut self.sessions) {

@@ -282,7 +282,7 @@ impl ClassQueue {
             self.ring.push_back(class);
             *self.credit_mut(class) = self.quantum(config, class);
         }
-        if lost.frames > 0 { Pushed::DroppedOldest { frames: lost.frames, bytes: lost.bytes } } else { Pushed::Queued }
+        lost.pushed()
     }
 
     /// As [`ClassLanes::push_in_place`].
@@ -322,7 +322,7 @@ impl ClassQueue {
         let mut lost = Lost::default();
         while self.lane(class).held() > held_max || !self.has_room(config, class, len) {
             let Some(one) = self.lane_mut(class).drop_oldest() else { break };
-            lost = Lost { frames: lost.frames + one.frames, bytes: lost.bytes + one.bytes };
+            lost += one;
         }
         lost
     }

@@ -242,8 +242,8 @@ impl Hdwrr {
         if rests {
             self.look_again(tenant, now);
         }
-        if pushed == Pushed::Queued && own.frames > 0 {
-            return Pushed::DroppedOldest { frames: own.frames, bytes: own.bytes };
+        if pushed == Pushed::Queued {
+            return own.pushed();
         }
         drops.add(Some(tenant), class, DropReason::LaneFull, own);
         pushed
@@ -458,8 +458,7 @@ impl Hdwrr {
             && let Some((class, lost)) = flow.lanes.drop_for_others()
         {
             if (tenant, class) == own && !class.is_reliable() {
-                lost_itself.frames += lost.frames;
-                lost_itself.bytes += lost.bytes;
+                lost_itself += lost;
             } else {
                 drops.add(Some(tenant), class, DropReason::LaneFull, lost);
             }

@@ -1,10 +1,11 @@
 //! One lane: the bounded FIFO of one class of one tenant.
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 
 use bytes::Bytes;
 
-use super::QueuedFrame;
+use super::{Pushed, QueuedFrame};
 use crate::limits::{LANE_KEEP_FRAMES, LIVE_AGE_MS_MAX, QUEUED_FRAME_OVERHEAD_BYTES};
 use crate::time::Time;
 
@@ -19,6 +20,18 @@ impl Lost {
     fn add(&mut self, frame: &QueuedFrame) {
         self.frames += u64::from(frame.frames);
         self.bytes += frame.len() as u64;
+    }
+
+    /// What became of a frame that is queued, for which this was dropped from its lane.
+    pub(super) const fn pushed(self) -> Pushed {
+        if self.frames > 0 { Pushed::DroppedOldest { frames: self.frames, bytes: self.bytes } } else { Pushed::Queued }
+    }
+}
+
+impl AddAssign for Lost {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
     }
 }
 

@@ -266,6 +266,7 @@ mod tests {
             assert_eq!(part.iter().map(|run| run.frames as usize).sum::<usize>(), taken);
         }
     }
+
     #[test]
     fn each_part_tells_copies_apart() {
         let alice = ("tenantA", "alice", Role::Tenant);
