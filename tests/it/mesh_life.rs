@@ -380,6 +380,7 @@ async fn a_broker_whose_disk_and_clock_went_back_exceeds_its_later_life() {
     std::fs::write(state.join("incarnation"), (glocal_node::state::unix_ms() + AHEAD_MS).to_string()).unwrap();
     let mesh = Mesh::start(&fabric).await;
     let known = mesh.a.0.context().shared.incarnation();
+    mesh.global.knows_way_to(&mesh.a, "tenantA").await;
     let anna = fabric.client(mesh.b.at(), "anna").await;
     let mut news = anna.subscribe("news", None).await.unwrap();
     let Mesh { global, a, b } = mesh;

@@ -85,6 +85,10 @@ async fn start(fabric: &Fabric) -> (Local, Local, Local) {
     for (node, edge) in [(&a, EDGE_A), (&b, EDGE_B), (&global, EDGE_A), (&global, EDGE_B)] {
         node.up(edge).await;
     }
+    // What they ask each other while they start would find no way back, and be counted as lost.
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        from.knows_way_to(to, "tenantA").await;
+    }
     (global, a, b)
 }
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glocal_node::config::Config;
@@ -47,6 +48,19 @@ impl Local {
     pub(crate) async fn up(&self, edge: &str) {
         eventually(&format!("{}: bridge {edge}", self.at().node), || self.edge(edge).edge().is_up().then_some(()))
             .await;
+    }
+
+    /// Waits until this broker knows a way to another one in the life it is in: an edge that is up says nothing yet of what
+    /// is told over it.
+    pub(crate) async fn knows_way_to(&self, other: &Self, tenant: &str) {
+        let what = format!("{}: a way to {} for {tenant}", self.at().node, other.at().node);
+        let (shared, life) = (&self.0.context().shared, other.0.context().shared.incarnation());
+        let target = shared.brokers().index(&other.0.context().shared.node).unwrap();
+        eventually(&what, || {
+            let routes = Arc::clone(shared.tenant(tenant)?.table().routes());
+            (routes.hop(target).is_some() && routes.life(target) == life).then_some(())
+        })
+        .await;
     }
 
     /// Waits until this broker, as one where somebody publishes, knows what brokers elsewhere want of a tenant.
