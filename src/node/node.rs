@@ -162,6 +162,7 @@ impl Node {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         self.context.stop.cancel();
+        self.context.changes.tell();
         self.context.tasks.close();
         if tokio::time::timeout(STOP, self.context.tasks.wait()).await.is_err() {
             tracing::warn!("some connections did not end in time");

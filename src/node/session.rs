@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -22,6 +23,7 @@ use glocal_engine::driver::Command;
 use glocal_engine::machine::{Farewell, Machine};
 use glocal_engine::session::{NativeSession, take_replies};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 
 use crate::context::Context;
 use crate::random::rand_u64;
@@ -192,16 +194,25 @@ where
         changes.mark_changed();
         let hello_until = began.plus_millis(self.machine.patience_ms());
         let mut next_look = hello_until.min(self.next_look(self.context.clock.now()));
+        // Armed once and not for each message: both are rarely what happens next.
+        let mut armed = next_look;
+        let mut timer = pin!(tokio::time::sleep_until(self.context.clock.instant(armed)));
+        let mut news = pin!(next_change(changes));
         loop {
             let port = self.machine.port().map(Arc::clone);
             let due = self.leaving.unwrap_or(next_look).min(next_look).min(self.waits.unwrap_or(next_look));
-            let wake = self.context.clock.instant(due);
+            if std::mem::replace(&mut armed, due) != due {
+                timer.as_mut().reset(self.context.clock.instant(due));
+            }
             let reads = self.waits.is_none();
             let event = tokio::select! {
+                biased;
+                () = timer.as_mut() => Ok(Event::Timer),
+                changes = news.as_mut() => {
+                    news.set(next_change(changes));
+                    Ok(Event::Changed)
+                }
                 event = self.pump.next(port.as_deref(), &mut self.buffer, reads, self.context.clock) => event,
-                () = tokio::time::sleep_until(wake) => Ok(Event::Timer),
-                () = self.context.stop.cancelled() => return End::Ours(Deny::ShuttingDown),
-                _ = changes.changed() => Ok(Event::Changed),
             };
             let now = self.context.clock.now();
             match event {
@@ -239,14 +250,18 @@ where
             }
             self.advise(now);
             if let Some(port) = &port {
-                if self.pump.is_blocked() {
-                    port.inbox().with(|lanes| lanes.shed(now, self.pump.drops()));
-                }
+                let is_blocked = self.pump.is_blocked();
+                let is_lost = port.inbox().with(|lanes| {
+                    if is_blocked {
+                        lanes.shed(now, self.pump.drops());
+                    }
+                    lanes.has_overflowed() || lanes.is_stuck(now)
+                });
                 count_drops(&self.context, port, self.pump.drops());
-                if port.inbox().with(|lanes| lanes.has_overflowed() || lanes.is_stuck(now)) {
+                if is_lost {
                     return End::NotReading;
                 }
-                if self.pump.is_blocked() {
+                if is_blocked {
                     // Nothing else may wake this task while its client does not read.
                     next_look = next_look.min(now.plus_millis(BLOCKED_LOOK_MS));
                 }
@@ -255,6 +270,9 @@ where
     }
 
     async fn on_change(&mut self, now: Time) -> Result<(), End<M::End>> {
+        if self.context.stop.is_cancelled() {
+            return Err(End::Ours(Deny::ShuttingDown));
+        }
         if self.context.lame_duck.is_cancelled() && self.leaving.is_none() {
             self.leave(now);
         }
@@ -432,6 +450,15 @@ where
     }
 }
 
+/// Waits for the next change. It owns the receiver, so that one wait lasts over many turns of a loop.
+async fn next_change(mut changes: watch::Receiver<u64>) -> watch::Receiver<u64> {
+    if changes.changed().await.is_err() {
+        // Nobody is left who could change anything.
+        std::future::pending::<()>().await;
+    }
+    changes
+}
+
 /// When a client that was heard last then and has been probed so often since is probed again, or given up. A session that
 /// cannot write is looked after more often than that.
 const fn probe_due(heard: Time, pings: u32) -> Time {
@@ -448,6 +475,9 @@ const fn spread(lame_duck_ms: u64, session: u64) -> u64 {
 
 /// Counts what a session's lanes have lost, under the session's own tenant.
 fn count_drops(context: &Context, port: &SessionPort, drops: &mut Drops) {
+    if drops.is_empty() {
+        return;
+    }
     let tenant = context.shared.tenant(port.principal().tenant().as_str());
     for record in drops.drain() {
         if record.reason == DropReason::Memory {
