@@ -6,6 +6,7 @@
 //! It never touches sockets, files, clocks, threads or randomness.
 
 pub mod bundle;
+pub mod busy_poll;
 pub mod control;
 pub mod count;
 pub mod data;

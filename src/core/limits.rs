@@ -329,6 +329,15 @@ pub const CONFIG_RATE_BITS_MAX: u64 = 1_000_000_000_000;
 pub const LAME_DUCK_MS_MAX: u64 = 600_000;
 /// Most worker threads a configuration may ask for.
 pub const RUNTIME_THREADS_MAX: u64 = 1_024;
+/// Longest time a configuration may have a session polled for its client's next message, in microseconds: whoever takes
+/// longer is better waited for asleep.
+pub const BUSY_POLL_US_MAX: u64 = 1_000;
+/// Sessions of a node that are polled for at once: each one more is looked at between two looks at all others.
+pub const BUSY_POLL_SESSIONS_MAX: usize = 4;
+/// How often in a row a client goes on quickly after an answer before it is polled for.
+pub const BUSY_POLL_QUICK_MIN: u32 = 2;
+/// The same after it was polled for in vain several times: one window in vain costs no more than a part of 64 dialogues.
+pub const BUSY_POLL_QUICK_MAX: u32 = 64;
 /// DENY lines logged per principal and second; all are counted.
 pub const DENY_LOGS_PER_SECOND: u32 = 20;
 /// Longest field written to a log line, in bytes; the rest is cut.

@@ -112,6 +112,8 @@ pub struct Config {
     pub runtime_threads: usize,
     /// `bridge_threads`: threads of bridges; 0 means one for every two cores.
     pub bridge_threads: usize,
+    /// `busy_poll_us`: how long to poll for a client that is about to go on; 0 for not at all.
+    pub busy_poll_us: u64,
     /// `[[edges]]`, in file order.
     pub edges: Vec<EdgeConfig>,
     /// Values that this release understands but does not carry out: `glocal run` refuses them, by key.

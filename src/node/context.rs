@@ -20,6 +20,7 @@ use crate::edge_status::EdgeStatuses;
 use crate::live::Live;
 use crate::rebirth::LaterLife;
 use crate::reload::Reloader;
+use crate::session::BusyPolls;
 use crate::trust::{BridgeCertificates, Trust};
 
 /// Handles of one running node. Cheap to clone.
@@ -53,6 +54,8 @@ pub struct Context {
     pub later_life: Arc<LaterLife>,
     /// Counters of the node itself.
     pub counters: Arc<NodeCounters>,
+    /// Busy polling of sessions.
+    pub busy_polls: Arc<BusyPolls>,
     /// Cancelled when the node begins to leave: no new sessions.
     pub lame_duck: CancellationToken,
     /// Cancelled when everything must end.

@@ -73,6 +73,9 @@ impl NodeCollector {
         counters(e, "connections_refused", "Turned away at a limit", one(node.connections_refused.value()))?;
         counters(e, "protocol_errors", "Sessions closed for protocol errors", one(node.protocol_errors.value()))?;
         counters(e, "bridge_faults", "Bridges closed for faults", one(node.bridge_faults.value()))?;
+        let polls = [("hit", &context.busy_polls.hits), ("miss", &context.busy_polls.misses)];
+        let polls = polls.map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], count.value())).to_vec();
+        counters(e, "busy_polls", "Times a session was polled for", polls)?;
         let duplicates = one(node.duplicate_nodes.value());
         let lives = one(node.lives_exceeded.value());
         counters(e, "lives_exceeded", "Later lives of this broker that it was told of and exceeded", lives)?;

@@ -98,6 +98,7 @@ impl Node {
             clock,
             control: ControlHandle(requests),
             counters: Arc::new(NodeCounters::default()),
+            busy_polls: Arc::default(),
             lame_duck: CancellationToken::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -29,8 +29,10 @@ use crate::context::Context;
 use crate::random::rand_u64;
 use crate::trust::PeerChain;
 
+mod polling;
 mod pump;
 
+pub(crate) use polling::BusyPolls;
 use pump::{Event, Pump};
 
 /// How often a session whose client does not read is looked at, in milliseconds.
@@ -88,12 +90,13 @@ where
     M: Machine,
 {
     let session = Box::new(Session {
-        pump: Pump::new(stream),
+        pump: Pump::new(stream, Arc::clone(&context.busy_polls)),
         machine,
         effects: Effects::default(),
         buffer: BytesMut::new(),
         heard: context.clock.now(),
         pings: 0,
+        looks_at: began,
         leaving: None,
         waits: None,
         rest: Rest::default(),
@@ -171,6 +174,8 @@ struct Session<S, M> {
     buffer: BytesMut,
     heard: Time,
     pings: u32,
+    /// When it is looked at although nothing has happened.
+    looks_at: Time,
     /// When the session must be over, once the node leaves.
     leaving: Option<Time>,
     chain: PeerChain,
@@ -193,14 +198,14 @@ where
         // The bundle may have changed, or the node begun to leave, since the handshake.
         changes.mark_changed();
         let hello_until = began.plus_millis(self.machine.patience_ms());
-        let mut next_look = hello_until.min(self.next_look(self.context.clock.now()));
+        self.looks_at = hello_until.min(self.next_look(self.context.clock.now()));
         // Armed once and not for each message: both are rarely what happens next.
-        let mut armed = next_look;
+        let mut armed = self.looks_at;
         let mut timer = pin!(tokio::time::sleep_until(self.context.clock.instant(armed)));
         let mut news = pin!(next_change(changes));
         loop {
             let port = self.machine.port().map(Arc::clone);
-            let due = self.leaving.unwrap_or(next_look).min(next_look).min(self.waits.unwrap_or(next_look));
+            let due = [self.leaving, self.waits].into_iter().flatten().fold(self.looks_at, Time::min);
             if std::mem::replace(&mut armed, due) != due {
                 timer.as_mut().reset(self.context.clock.instant(due));
             }
@@ -215,58 +220,57 @@ where
                 event = self.pump.next(port.as_deref(), &mut self.buffer, reads, self.context.clock) => event,
             };
             let now = self.context.clock.now();
-            match event {
-                Ok(Event::Read { full }) => {
-                    if let Err(end) = self.on_arrival(full, now).await {
-                        return end;
-                    }
-                }
-                Ok(Event::Closed) => return End::Closed,
-                Ok(Event::Changed) => {
-                    if let Err(end) = self.on_change(now).await {
-                        return end;
-                    }
-                    next_look = next_look.min(self.next_look(now));
-                }
-                Ok(Event::Retry) if self.waits.is_some() => {
-                    if let Err(end) = self.on_read(now).await {
-                        return end;
-                    }
-                }
-                Ok(Event::Retry) => {}
-                Ok(Event::Timer) => {
-                    if self.waits.is_some()
-                        && let Err(end) = self.on_read(now).await
-                    {
-                        return end;
-                    }
-                    if let Err(end) = self.look(began, now) {
-                        return end;
-                    }
-                    next_look = self.next_look(now);
-                }
-                Ok(Event::Blocked) => {}
-                Err(error) => return End::Io(error),
+            let ended = match event {
+                Ok(event) => self.on_event(event, began, now).await,
+                Err(error) => Err(End::Io(error)),
+            };
+            if let Err(end) = ended {
+                return end;
             }
             self.advise(now);
-            if let Some(port) = &port {
-                let is_blocked = self.pump.is_blocked();
-                let is_lost = port.inbox().with(|lanes| {
-                    if is_blocked {
-                        lanes.shed(now, self.pump.drops());
-                    }
-                    lanes.has_overflowed() || lanes.is_stuck(now)
-                });
-                count_drops(&self.context, port, self.pump.drops());
-                if is_lost {
-                    return End::NotReading;
-                }
-                if is_blocked {
-                    // Nothing else may wake this task while its client does not read.
-                    next_look = next_look.min(now.plus_millis(BLOCKED_LOOK_MS));
-                }
+            if port.is_some_and(|port| self.is_given_up(&port, now)) {
+                return End::NotReading;
             }
         }
+    }
+
+    async fn on_event(&mut self, event: Event, began: Time, now: Time) -> Result<(), End<M::End>> {
+        match event {
+            Event::Read { full } => self.on_arrival(full, now).await,
+            Event::Closed => Err(End::Closed),
+            Event::Changed => {
+                self.on_change(now).await?;
+                self.looks_at = self.looks_at.min(self.next_look(now));
+                Ok(())
+            }
+            Event::Retry if self.waits.is_some() => self.on_read(now).await,
+            Event::Timer => {
+                if self.waits.is_some() {
+                    self.on_read(now).await?;
+                }
+                self.look(began, now)?;
+                self.looks_at = self.next_look(now);
+                Ok(())
+            }
+            Event::Retry | Event::Blocked => Ok(()),
+        }
+    }
+
+    /// Counts what the session's lanes have lost. Whether its client has not read for too long.
+    fn is_given_up(&mut self, port: &SessionPort, now: Time) -> bool {
+        let is_blocked = self.pump.is_blocked();
+        let is_lost = port.inbox().with(|lanes| {
+            if is_blocked {
+                lanes.shed(now, self.pump.drops());
+            }
+            lanes.has_overflowed() || lanes.is_stuck(now)
+        });
+        count_drops(&self.context, port, self.pump.drops());
+        if is_blocked {
+            // Nothing else may wake this task while its client does not read.
+            self.looks_at = self.looks_at.min(now.plus_millis(BLOCKED_LOOK_MS));
+        }
+        is_lost
     }
 
     async fn on_change(&mut self, now: Time) -> Result<(), End<M::End>> {
@@ -277,6 +281,7 @@ where
             self.leave(now);
         }
         self.retain()?;
+        self.pump.set_busy_poll(self.context.config().busy_poll_us);
         // Limits may have changed, too.
         if self.waits.is_some() { self.on_read(now).await } else { Ok(()) }
     }

@@ -16,6 +16,7 @@ mod bench_cli;
 mod docs;
 mod mesh_attacks;
 mod mesh_bad_input;
+mod mesh_busy_poll;
 mod mesh_cases;
 mod mesh_certificates;
 mod mesh_cut;

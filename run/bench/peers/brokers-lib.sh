@@ -89,12 +89,12 @@ await_port() { wait_for 30 listens "$2" || did_not_start "$1" "$3"; }
 
 # ── This broker ───────────────────────────────────────────────────────────────
 
-# start_glocal native nats: one broker under two names, or under one of them.
+# start_glocal native nats: one broker under two names, or under one of them. It has a core of its own, hence the polling.
 start_glocal() {
     local name ready=$WORK/glocal.ready.json
     rm -f "$ready"
     broker "$WORK/glocal.log" "$MESH_BIN" run -c "$NODE/node.toml" -D broker_port=0 -D quic_port=0 -D bridge_port=0 -D ops_listen=off \
-        -D nats_port=0 -D runtime_threads=1 -D ready_file="$ready"
+        -D nats_port=0 -D runtime_threads=1 -D busy_poll_us=100 -D ready_file="$ready"
     wait_for 20 test -s "$ready" || did_not_start glocal "$WORK/glocal.log"
     for name in "$@"; do
         PID[$name]=$BROKER_PID

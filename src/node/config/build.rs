@@ -308,6 +308,7 @@ fn assemble(
         ready_file: path(table, "ready_file"),
         runtime_threads: usize::try_from(integer(table, "runtime_threads")?).ok()?,
         bridge_threads: usize::try_from(integer(table, "bridge_threads")?).ok()?,
+        busy_poll_us: integer(table, "busy_poll_us")?,
         edges: edges?,
         unsupported: Vec::new(),
     })

@@ -3,8 +3,9 @@
 //! Checking, the list of known names, and `docs/CONFIG.md` all come from here, so they cannot disagree.
 
 use glocal_core::limits::{
-    CONFIG_RATE_BITS_MAX, CONFIG_RATE_BITS_MIN, EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX, EDGE_LANE_BYTES_MIN,
-    LAME_DUCK_MS_MAX, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, RATE_BYTES_MAX, RATE_MESSAGES_MAX, RUNTIME_THREADS_MAX,
+    BUSY_POLL_US_MAX, CONFIG_RATE_BITS_MAX, CONFIG_RATE_BITS_MIN, EDGE_BYTES_MAX, EDGE_LANE_BYTES_MAX,
+    EDGE_LANE_BYTES_MIN, LAME_DUCK_MS_MAX, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, RATE_BYTES_MAX, RATE_MESSAGES_MAX,
+    RUNTIME_THREADS_MAX,
 };
 
 /// The shape of a key's value.
@@ -426,6 +427,14 @@ pub const KEYS: &[Key] = &[
         Presence::Default("0"),
         "Threads of bridges, apart from those of sessions, so that a flood of clients does not slow them. 0 means one for \
          every two cores.",
+    ),
+    Key::new(
+        "busy_poll_us",
+        Kind::Integer { min: 0, max: BUSY_POLL_US_MAX },
+        Presence::Default("0"),
+        "How long a worker thread polls for a client that was answered and mostly goes on at once, in microseconds, before \
+         it sleeps. Halves what a request takes where the broker has cores for itself, and costs little where clients do not \
+         go on in time; 100 suits clients nearby. 0 means never: right where clients share the broker's cores.",
     ),
     Key::new(
         "edges",

@@ -168,6 +168,7 @@ fn changes(old: &Config, new: &Config) -> Vec<String> {
     }
     note(old.memory_bytes != new.memory_bytes, "memory_bytes");
     note(old.tenant_memory_bytes != new.tenant_memory_bytes, "tenant_memory_bytes");
+    note(old.busy_poll_us != new.busy_poll_us, "busy_poll_us");
     note(old.nats_ws_allowed_origins != new.nats_ws_allowed_origins, "nats_ws_allowed_origins");
     note(old.uplink != new.uplink, "global_controller_host");
     let (before, after) = (names(&old.edges), names(&new.edges));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -11,6 +12,7 @@ use glocal_core::port::SessionPort;
 use glocal_core::sched::Drops;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::polling::{BusyPolls, Polling};
 use crate::clock::Clock;
 
 /// Bytes of a read buffer that is kept.
@@ -58,10 +60,11 @@ pub(super) struct Pump<S> {
     blocked: bool,
     /// Why reading failed after bytes that came before.
     failed: Option<io::Error>,
+    polling: Polling,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
-    pub(super) fn new(stream: S) -> Self {
+    pub(super) fn new(stream: S, busy_polls: Arc<BusyPolls>) -> Self {
         Self {
             stream,
             out: VecDeque::new(),
@@ -70,6 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             unflushed: false,
             blocked: false,
             failed: None,
+            polling: Polling::new(busy_polls),
         }
     }
 
@@ -81,6 +85,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     /// Whether the stream took no more at the last attempt.
     pub(super) const fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// How long to poll for a client that is about to go on, in microseconds; zero for not at all.
+    pub(super) const fn set_busy_poll(&mut self, micros: u64) {
+        self.polling.set_window(micros);
     }
 
     /// Queues a frame ahead of everything that is still in the lanes.
@@ -110,7 +119,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             if port.is_some_and(SessionPort::take_retry) {
                 return Poll::Ready(Ok(Event::Retry));
             }
-            if reads { self.poll_read(cx, buffer) } else { Poll::Pending }
+            if !reads {
+                return Poll::Pending;
+            }
+            let read = self.poll_read(cx, buffer);
+            match read {
+                Poll::Ready(_) => self.polling.on_read(clock),
+                Poll::Pending => self.polling.on_nothing(cx, clock),
+            }
+            read
         })
         .await
     }
@@ -182,6 +199,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             }
             self.unflushed = true;
             self.consume(written);
+            if self.out.is_empty() {
+                self.polling.on_written(clock);
+            }
         }
     }
 
