@@ -186,6 +186,8 @@ struct Target {
     lost_sight: Option<Time>,
     /// When it acknowledged last, or got its first copy after a rest.
     heard: Time,
+    /// When it last acknowledged something new: the wait for the rest begins there (RFC 6298 section 5, rule 5.3).
+    progressed: Time,
     /// Nothing is sent before: a lane on the way was full.
     not_before: Time,
     /// The first copy is missing at the target and goes out again.
@@ -362,6 +364,7 @@ impl<M: Clone, R> Outgoing<M, R> {
             target.window.measured(now.micros_since(sent));
         }
         if freed > 0 {
+            target.progressed = now;
             target.window.acknowledged(freed, used);
         }
         target.missing = gap && target.is_overdue(now);
@@ -541,7 +544,7 @@ impl Target {
         }
         let first = self.copies.front().filter(|_| self.sent > 0);
         if let Some((seq, sent)) = first.and_then(|copy| Some((copy.seq, copy.sent?)))
-            && now >= sent.plus_micros(self.window.timeout_micros())
+            && now >= sent.max(self.progressed).plus_micros(self.window.timeout_micros())
         {
             self.window.lost(seq, self.newest_sent);
             self.window.timed_out();

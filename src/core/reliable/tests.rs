@@ -12,7 +12,7 @@ use crate::edge::EdgeKey;
 use crate::limits::{
     MEMORY_STEP_BYTES, RELIABLE_EARLY_BYTES_MAX, RELIABLE_EARLY_MESSAGES_MAX, RELIABLE_FLOWS_MAX, RELIABLE_GIVE_UP_MS,
     RELIABLE_IDLE_MS, RELIABLE_KEPT_BYTES_MAX, RELIABLE_NODE_BYTES_MAX, RELIABLE_TIMEOUT_MS_FIRST,
-    RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST,
+    RELIABLE_TIMEOUT_MS_MAX, RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST,
 };
 use crate::memory::{Account, MemoryBounds, Pool};
 use crate::name::QueueGroup;
@@ -404,6 +404,30 @@ fn time_outs_and_new_ways_send_again_and_full_lanes_pause() {
     outgoing.dropped(2, soon);
     assert_eq!(due(&mut outgoing, soon.plus_millis(1), 1), [], "not into the full lane");
     assert_eq!(due(&mut outgoing, soon.plus_millis(50), 1), [(2, 1), (3, 1)]);
+}
+
+/// A queue that has grown on the way makes everything late, and loses nothing of it.
+#[test]
+fn what_is_late_is_not_sent_again_while_acknowledgements_come() {
+    let (mut outgoing, budget, now) = (Outgoing::<u64, u64>::default(), budget(), Time(5));
+    let mut finished = Vec::new();
+    let mut acknowledge = |outgoing: &mut Outgoing<u64, u64>, through, now| {
+        outgoing.acknowledged(BrokerIndex(0), 1, (through, false), &budget, now, &mut finished).unwrap();
+    };
+    let sent = |outgoing: &mut Outgoing<u64, u64>, now| outgoing.due(now, &budget, |_| way(0)).sendings.len();
+    // A short way, so that the wait is the shortest.
+    send(&mut outgoing, &[wanted(0, 0)], &budget, now);
+    acknowledge(&mut outgoing, 1, now.plus_millis(1));
+    let mut now = now.plus_millis(2);
+    (0..10).for_each(|_| drop(send(&mut outgoing, &[wanted(0, 0)], &budget, now)));
+    for through in 2..=6 {
+        now = now.plus_millis(RELIABLE_TIMEOUT_MS_MIN - 10);
+        assert_eq!(sent(&mut outgoing, now), 0, "message {through} is late");
+        acknowledge(&mut outgoing, through, now);
+    }
+    // Then nothing more comes.
+    assert_eq!(sent(&mut outgoing, now.plus_millis(RELIABLE_TIMEOUT_MS_MIN - 10)), 0);
+    assert_eq!(sent(&mut outgoing, now.plus_millis(RELIABLE_TIMEOUT_MS_MAX)), 5, "what is missing");
 }
 
 #[test]
