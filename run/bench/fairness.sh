@@ -144,9 +144,16 @@ for line in open(sys.argv[1]):
 how = dict(median=statistics.median, sum=sum, least=min, greatest=max)[sys.argv[3]]
 print(round(how(values)) if values else "-")' "$1" "$2" "${3:-median}"; }
 
-# left_for BYTES: 95 % of what a flood of such payloads can get of the link, in kbit/s: it is shared with the victim, each message
-# carries 66 B of name, sender and head, and each packet of 1494 bytes 76 of QUIC, UDP, IP and Ethernet.
-left_for() { awk -v mbit="$MBIT" -v bytes="$1" 'BEGIN { printf "%d", 0.95 * (mbit * 1000 * 1418 / 1494 - 100 * (256 + 66) * 8 / 1000) * bytes / (bytes + 66) }'; }
+# left_for CLASS BYTES: 95 % of what a flood of such payloads can get of the link, in kbit/s: it is shared with the victim, and each
+# packet of 1494 bytes has 76 of QUIC, UDP, IP and Ethernet. A frame between brokers has 57 bytes before its name (16 of prefix, 8
+# of sequence, 33 of targets, origin, life and sender), 18 more where it is acknowledged end to end (step and life of the target);
+# the names of the floods have 30, that of the victim has 29.
+left_for() {
+    awk -v mbit="$MBIT" -v class="$1" -v bytes="$2" 'BEGIN {
+        head = 57 + 30 + (class == "ctrl" || class == "bulk" ? 18 : 0)
+        printf "%d", 0.95 * (mbit * 1000 * 1418 / 1494 - 100 * (256 + 57 + 29) * 8 / 1000) * bytes / (bytes + head)
+    }'
+}
 
 # measure CASE CLASS SIZE TENANTS
 measure() {
@@ -170,7 +177,7 @@ measure() {
         goal "$name.p99_us" "$beside" most "$bound"
         goal "$name.lost" "$lost" most 0
         goal "$name.grown_kib" $((after - before)) most 32768
-        [ "$1" = unshaped ] || [ "$3" -lt 1024 ] || goal "$name.flood_kbit" $((flood * 8 / 1000)) least "$(left_for "$3")"
+        [ "$1" = unshaped ] || [ "$3" -lt 1024 ] || goal "$name.flood_kbit" $((flood * 8 / 1000)) least "$(left_for "$2" "$3")"
     } >>"$MESH_DIR/goals"
 }
 
