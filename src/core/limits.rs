@@ -221,8 +221,9 @@ pub const SEND_WINDOW_BYTES_INITIAL: u64 = 128 * 1024;
 pub const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Longest rest of a session between batches that are lost for lack of room, in milliseconds: 2 MB/s of a flood remain.
 pub const FLOOD_REST_MS_MAX: u64 = 32;
-/// How far a shaped edge may catch up with its rate, in milliseconds of it.
-pub const EDGE_BURST_MS: u64 = 4;
+/// How far a shaped edge may catch up with its rate, in milliseconds of it: twice the precision of timers. What it sends faster
+/// than the link waits in the link, before everything that comes later.
+pub const EDGE_BURST_MS: u64 = 2;
 /// Bytes that each packet of a bridge takes beside the slices in it, as they count against a shaped rate: IP and UDP, QUIC's
 /// header, tag and frame, and what a link adds.
 pub const PACKET_OVERHEAD_BYTES: usize = 76;
