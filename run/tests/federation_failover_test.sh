@@ -208,9 +208,17 @@ accounted() {
     say "$class: $missing of $(field "$class" published) missing; $lost lost on the way, $unsent without a way, $left left at c"
     [ "$missing" = $((lost + unsent + left)) ]
 }
+# counts_of CLASS: whatever any broker has counted of it, to find what was counted nowhere or elsewhere.
+counts_of() {
+    local letter
+    for letter in a b c d e; do
+        http_get "$(node_key "$(node_of "$letter")" ops_listen)" /metrics | grep -E '^glocal_(lost|dropped|edge_dropped|published|delivered)' |
+            grep "class=\"$1\"" | grep -v ' 0$' | sed "s/^/      $letter: /" || true
+    done
+}
 for class in live tele; do
     # What is missing is asked for again, and counted when it is missing twice.
-    wait_for 30 accounted "$class" || true
+    wait_for 30 accounted "$class" || counts_of "$class"
     check "$class: every message has come or is counted, once" accounted "$class"
 done
 
