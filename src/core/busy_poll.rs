@@ -65,16 +65,19 @@ impl BusyPoll {
         self.polls = self.until.is_some();
     }
 
-    /// Whether to poll once more.
-    ///
-    /// # Errors
-    /// A miss: the time for it is over.
-    pub fn look(&mut self, now: Time) -> Result<bool, Outcome> {
+    /// Whether the peer is polled for.
+    #[must_use]
+    pub const fn polls(&self) -> bool {
+        self.polls
+    }
+
+    /// Ends polling when the time for it is over. What came of it, then.
+    pub fn look(&mut self, now: Time) -> Option<Outcome> {
         if !self.polls || self.until.is_some_and(|until| now < until) {
-            return Ok(self.polls);
+            return None;
         }
         (self.polls, self.until, self.quick) = (false, None, 0);
-        Err(self.came_of_it(Outcome::Miss))
+        Some(self.came_of_it(Outcome::Miss))
     }
 
     fn came_of_it(&mut self, outcome: Outcome) -> Outcome {
@@ -100,15 +103,12 @@ mod tests {
             }
             let end = now.plus_micros(gap);
             while *now < end {
-                match busy.look(*now) {
-                    Ok(true) => *now = now.plus_micros(1),
-                    Ok(false) => *now = end,
-                    Err(miss) => {
-                        *now = end;
-                        busy.on_read(end);
-                        return Some(miss);
-                    }
+                if let Some(miss) = busy.look(*now) {
+                    *now = end;
+                    busy.on_read(end);
+                    return Some(miss);
                 }
+                *now = if busy.polls() { now.plus_micros(1) } else { end };
             }
             busy.on_read(end)
         };
@@ -171,7 +171,7 @@ mod tests {
         let (mut busy, mut now) = heard();
         dialogue(&mut busy, &mut now, [30; 10]);
         assert!(busy.on_written(WINDOW, now));
-        assert_eq!(busy.look(now), Ok(false));
+        assert_eq!((busy.look(now), busy.polls()), (None, false));
         assert_eq!(busy.on_read(now), None);
     }
 }

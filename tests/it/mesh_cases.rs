@@ -456,11 +456,9 @@ async fn after_stress_every_publisher_delivers_everything_again() {
 
 /// Waits until the first hop of tenantA from one broker to another is `edge`.
 async fn goes_over(from: &Local, to: &str, edge: &str) {
-    let tenant = from.0.context().shared.tenant("tenantA").unwrap();
-    let target = from.0.context().shared.brokers().index(&NodeId::parse(to).unwrap()).unwrap();
+    let to = NodeId::parse(to).unwrap();
     eventually(&format!("the way to {to} to be {edge}"), || {
-        let routes = Arc::clone(tenant.table().routes());
-        routes.hop(target).filter(|hop| hop.edge.name().as_str() == edge).map(|_| ())
+        from.way_to(&to, "tenantA").filter(|(first, _)| first == edge)
     })
     .await;
 }

@@ -26,6 +26,10 @@ impl BusyPolls {
         let more = |now: usize| (now < BUSY_POLL_SESSIONS_MAX).then_some(now + 1);
         self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
+
+    fn leave(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Busy polling of one session.
@@ -33,13 +37,12 @@ impl BusyPolls {
 pub(super) struct Polling {
     dialogue: BusyPoll,
     window_micros: u64,
-    polls: bool,
     all: Arc<BusyPolls>,
 }
 
 impl Polling {
     pub(super) fn new(all: Arc<BusyPolls>) -> Self {
-        Self { dialogue: BusyPoll::default(), window_micros: 0, polls: false, all }
+        Self { dialogue: BusyPoll::default(), window_micros: 0, all }
     }
 
     /// How long to poll at most; zero for not at all.
@@ -50,53 +53,46 @@ impl Polling {
     /// Something was written to the client.
     pub(super) fn on_written(&mut self, clock: Clock) {
         if self.window_micros > 0 && self.dialogue.on_written(self.window_micros, clock.now()) && self.all.enter() {
-            self.polls = true;
             self.dialogue.begin();
         }
     }
 
     /// Something was read.
     pub(super) fn on_read(&mut self, clock: Clock) {
-        if self.window_micros == 0 && !self.polls {
-            return;
-        }
-        if let Some(outcome) = self.dialogue.on_read(clock.now()) {
-            self.end(outcome);
+        if (self.window_micros > 0 || self.dialogue.polls())
+            && let Some(outcome) = self.dialogue.on_read(clock.now())
+        {
+            self.ended(outcome);
         }
     }
 
     /// There is nothing to read: has the task polled again once the worker has nothing else to do and has looked at its
     /// sockets, while that is worth it.
     pub(super) fn on_nothing(&mut self, cx: &mut TaskContext<'_>, clock: Clock) {
-        if !self.polls {
+        if !self.dialogue.polls() {
             return;
         }
         match self.dialogue.look(clock.now()) {
+            Some(outcome) => self.ended(outcome),
             // The first poll of it asks for another turn in this way; it ends here.
-            Ok(true) => drop(pin!(tokio::task::yield_now()).poll(cx)),
-            Ok(false) => {}
-            Err(outcome) => self.end(outcome),
+            None => drop(pin!(tokio::task::yield_now()).poll(cx)),
         }
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn ended(&self, outcome: Outcome) {
         match outcome {
             Outcome::Hit => self.all.hits.add(1),
             Outcome::Miss => self.all.misses.add(1),
         }
-        self.leave();
-    }
-
-    fn leave(&mut self) {
-        if std::mem::take(&mut self.polls) {
-            self.all.sessions.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.all.leave();
     }
 }
 
 impl Drop for Polling {
     fn drop(&mut self) {
-        self.leave();
+        if self.dialogue.polls() {
+            self.all.leave();
+        }
     }
 }
 
@@ -122,7 +118,7 @@ mod tests {
         let mut polled: Vec<_> = (0..BUSY_POLL_SESSIONS_MAX).map(|_| quick(&all, clock)).collect();
         assert_eq!(now(), BUSY_POLL_SESSIONS_MAX);
         let mut late = quick(&all, clock);
-        assert!(!late.polls, "there is no slot for it");
+        assert!(!late.dialogue.polls(), "there is no slot for it");
         // Heard of in time, ended in the middle, switched off and then heard of: each gives its slot back once.
         polled[0].on_read(clock);
         assert_eq!((now(), all.hits.value()), (BUSY_POLL_SESSIONS_MAX - 1, 1));
@@ -133,7 +129,7 @@ mod tests {
         assert_eq!((now(), all.hits.value(), all.misses.value()), (BUSY_POLL_SESSIONS_MAX - 3, 2, 0));
         late.on_read(clock);
         late.on_written(clock);
-        assert!(late.polls);
+        assert!(late.dialogue.polls());
         drop((polled, late));
         assert_eq!(now(), 0);
     }

@@ -119,10 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             if port.is_some_and(SessionPort::take_retry) {
                 return Poll::Ready(Ok(Event::Retry));
             }
-            if !reads {
-                return Poll::Pending;
-            }
-            let read = self.poll_read(cx, buffer);
+            let read = if reads { self.poll_read(cx, buffer) } else { Poll::Pending };
             match read {
                 Poll::Ready(_) => self.polling.on_read(clock),
                 Poll::Pending => self.polling.on_nothing(cx, clock),

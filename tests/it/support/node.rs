@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use glocal_core::name::NodeId;
 use glocal_node::config::Config;
 use glocal_node::context::Inspection;
 use glocal_node::edge_status::EdgeStatus;
@@ -50,17 +51,20 @@ impl Local {
             .await;
     }
 
+    /// The edge that the way of a tenant to another broker begins with, and the life that broker is known in.
+    pub(crate) fn way_to(&self, other: &NodeId, tenant: &str) -> Option<(String, u64)> {
+        let shared = &self.0.context().shared;
+        let target = shared.brokers().index(other)?;
+        let routes = Arc::clone(shared.tenant(tenant)?.table().routes());
+        routes.hop(target).map(|hop| (hop.edge.name().to_string(), routes.life(target)))
+    }
+
     /// Waits until this broker knows a way to another one in the life it is in: an edge that is up says nothing yet of what
     /// is told over it.
     pub(crate) async fn knows_way_to(&self, other: &Self, tenant: &str) {
         let what = format!("{}: a way to {} for {tenant}", self.at().node, other.at().node);
-        let (shared, life) = (&self.0.context().shared, other.0.context().shared.incarnation());
-        let target = shared.brokers().index(&other.0.context().shared.node).unwrap();
-        eventually(&what, || {
-            let routes = Arc::clone(shared.tenant(tenant)?.table().routes());
-            (routes.hop(target).is_some() && routes.life(target) == life).then_some(())
-        })
-        .await;
+        let there = &other.0.context().shared;
+        eventually(&what, || self.way_to(&there.node, tenant).filter(|(_, life)| *life == there.incarnation())).await;
     }
 
     /// Waits until this broker, as one where somebody publishes, knows what brokers elsewhere want of a tenant.
