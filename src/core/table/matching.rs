@@ -1,11 +1,11 @@
 //! Resolving a name to sessions, queue groups and next hops.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Leaf, Table};
+use super::{Leaf, RemoteInterest, Table};
 use crate::bundle::Section;
 use crate::edge::Edge;
 use crate::name::{Class, QueueGroup, RawName};
@@ -59,6 +59,9 @@ pub struct Match {
     pub edges: Vec<EdgeTargets>,
     /// Brokers with plain subscribers that no way leads to at the moment; for classes that are kept until one does.
     pub missed: Vec<BrokerIndex>,
+    /// Brokers with plain subscribers, and groups without another member, that no way leads to since a moment ago; for
+    /// classes that are not kept. What is published to them is lost.
+    pub unreached: usize,
     /// The brokers among them behind which only observers want it.
     pub observers: Vec<BrokerIndex>,
     /// Whether anyone who counts as a responder matched; observers do not.
@@ -92,6 +95,8 @@ pub(super) struct Builder<'t> {
     brokers: Vec<BrokerIndex>,
     responding: Vec<BrokerIndex>,
     responders: bool,
+    unreached: BTreeSet<BrokerIndex>,
+    unreached_groups: BTreeSet<QueueGroup>,
 }
 
 impl<'t> Builder<'t> {
@@ -106,6 +111,8 @@ impl<'t> Builder<'t> {
             brokers: Vec::new(),
             responding: Vec::new(),
             responders: false,
+            unreached: BTreeSet::new(),
+            unreached_groups: BTreeSet::new(),
         }
     }
 
@@ -122,7 +129,11 @@ impl<'t> Builder<'t> {
             }
         }
         for interest in leaf.remotes() {
-            if !interest.classes.contains(self.class) || !self.is_wanted(interest.broker) {
+            if !interest.classes.contains(self.class) {
+                continue;
+            }
+            if !self.is_wanted(interest.broker) {
+                self.note_unreached(interest);
                 continue;
             }
             self.responders |= !interest.observer;
@@ -142,6 +153,17 @@ impl<'t> Builder<'t> {
     fn is_wanted(&self, broker: BrokerIndex) -> bool {
         let routes = &self.table.routes;
         routes.hop(broker).is_some() || (self.class.is_reliable() && routes.is_missed(broker))
+    }
+
+    /// Notes who wants it where no way leads since a moment ago. Observers miss nothing that would be counted.
+    fn note_unreached(&mut self, interest: &RemoteInterest) {
+        if interest.observer || !self.table.routes.is_missed(interest.broker) {
+            return;
+        }
+        match &interest.queue {
+            Some(name) => drop(self.unreached_groups.insert(name.clone())),
+            None => drop(self.unreached.insert(interest.broker)),
+        }
     }
 
     fn group(&mut self, name: &QueueGroup) -> &mut GroupMatch {
@@ -175,6 +197,7 @@ impl<'t> Builder<'t> {
             let best = group.remotes.first().map(cost);
             group.nearest = group.remotes.iter().take_while(|b| Some(cost(b)) == best).count();
         }
+        self.unreached_groups.retain(|name| !self.groups.contains_key(name));
         self.brokers.sort_unstable();
         self.brokers.dedup();
         self.responding.sort_unstable();
@@ -185,6 +208,7 @@ impl<'t> Builder<'t> {
             ports: self.ports.into_values().collect(),
             groups: self.groups.into_values().collect(),
             missed: self.brokers.iter().copied().filter(|broker| routes.hop(*broker).is_none()).collect(),
+            unreached: self.unreached.len() + self.unreached_groups.len(),
             edges: routes.by_edge(&self.brokers),
             observers,
             responders: self.responders,

@@ -47,7 +47,8 @@ enum Single {
 impl Single {
     fn of(found: &Match) -> Option<Self> {
         let is_sub = |subs: &[Arc<Sub>]| matches!(subs, [sub] if !sub.is_observer());
-        if !found.groups.is_empty() || !found.missed.is_empty() || !found.observers.is_empty() {
+        let is_whole = found.missed.is_empty() && found.unreached == 0;
+        if !found.groups.is_empty() || !is_whole || !found.observers.is_empty() {
             return None;
         }
         match (&*found.ports, &*found.edges) {

@@ -106,6 +106,9 @@ pub(crate) fn publish(
             reliable::take_room(shared, message, &chosen, own.port)?;
         }
     }
+    if found.unreached > 0 {
+        message.tenant.counters().class(route.class()).dropped(DropReason::NoRoute, found.unreached as u64);
+    }
     let mut reached = Reached::default();
     match route.wanted().crowds(message) {
         None => locals().for_each(|target| reached.deliver(target, message, batch)),
@@ -263,12 +266,14 @@ fn relay_over(
     batch: &mut Batch,
     observes: impl Fn(&BrokerIndex) -> bool,
 ) -> usize {
+    let lost = |reason| {
+        message.tenant.counters().class(message.destination.class()).dropped(reason, targets.len() as u64);
+        0
+    };
     if !edge.may_send(message.tenant.key()) {
-        let counters = message.tenant.counters().class(message.destination.class());
-        counters.dropped(DropReason::EdgeTenant, targets.len() as u64);
-        return 0;
+        return lost(DropReason::EdgeTenant);
     }
-    let Some(link) = shared.link(edge.key()) else { return 0 };
+    let Some(link) = shared.link(edge.key()) else { return lost(DropReason::NoRoute) };
     let (mut reached, mut rest) = (0, targets);
     while !rest.is_empty() {
         let (chunk, after) = rest.split_at(frame_targets(rest));

@@ -155,3 +155,25 @@ fn answers_to_what_was_never_asked_are_counted_and_change_nothing() {
     assert_eq!(say(&line, far, Tallied { incarnation: own - 1, copies: 1, ..forged }), None, "another life's");
     assert_eq!((bad(&line) - before, line.lost(Class::Live)), (3, 0));
 }
+
+#[test]
+fn what_is_published_while_no_way_leads_there_is_counted_where_it_entered() {
+    let mut line = Line::new();
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
+    line.say(B, &mut far, subscribe(1, "x.>"));
+    line.publish(&mut alice, Class::Live, 1, b"arrives");
+    line.carry();
+    let key = line.nodes[A].key(0);
+    line.nodes[A].driver.apply(Command::EdgeDown { edge: key });
+    line.nodes[A].driver.commit(line.now);
+    for class in [Class::Live, Class::Tele] {
+        (0..3).for_each(|number| drop(line.publish(&mut alice, class, number, b"has no way")));
+        assert_eq!(line.drops(A, class, DropReason::NoRoute), 3);
+    }
+    // In between, one more like the last of a name that has a way again.
+    line.reconnect(0, [7, 7]);
+    line.publish(&mut alice, Class::Live, 4, b"arrives");
+    line.carry();
+    assert_eq!(line.drops(A, Class::Live, DropReason::NoRoute), 3);
+    assert_eq!(messages(&far.read()), ["x.y=arrives", "x.y=arrives"]);
+}
