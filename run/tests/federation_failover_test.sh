@@ -212,7 +212,7 @@ accounted() {
 counts_of() {
     local letter
     for letter in a b c d e; do
-        http_get "$(node_key "$(node_of "$letter")" ops_listen)" /metrics | grep -E '^glocal_(lost|dropped|edge_dropped|published|delivered)' |
+        http_get "$(node_key "$(node_of "$letter")" ops_listen)" /metrics | grep -E '^glocal_(lost|dropped|edge_dropped|published|unmatched|delivered)' |
             grep "class=\"$1\"" | grep -v ' 0$' | sed "s/^/      $letter: /" || true
     done
 }

@@ -163,12 +163,15 @@ fn what_is_published_while_no_way_leads_there_is_counted_where_it_entered() {
     line.say(B, &mut far, subscribe(1, "x.>"));
     line.publish(&mut alice, Class::Live, 1, b"arrives");
     line.carry();
+    let before = Class::ALL.map(|class| line.nodes[A].tenant("tenantA").counters().class(class).unmatched.value());
     let key = line.nodes[A].key(0);
     line.nodes[A].driver.apply(Command::EdgeDown { edge: key });
     line.nodes[A].driver.commit(line.now);
     for class in [Class::Live, Class::Tele] {
         (0..3).for_each(|number| drop(line.publish(&mut alice, class, number, b"has no way")));
         assert_eq!(line.drops(A, class, DropReason::NoRoute), 3);
+        let unmatched = line.nodes[A].tenant("tenantA").counters().class(class).unmatched.value();
+        assert_eq!(unmatched, before[class.index()], "they are wanted");
     }
     // In between, one more like the last of a name that has a way again.
     line.reconnect(0, [7, 7]);
