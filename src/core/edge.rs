@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
-use crate::count::Counter;
+use crate::count::{Counter, Drop};
 use crate::guard::{Guard, off};
 use crate::limits::NARROWING_MS_MAX;
 use crate::name::{Label, NodeId};
@@ -198,6 +198,12 @@ impl Edge {
             || (self.is_up() && off(Guard::EdgeSender))
     }
 
+    /// Why [`Self::may_send`] says no: while the edge is down it carries nobody, `down` says what becomes of a message then.
+    #[must_use]
+    pub fn reason(&self, down: Drop) -> Drop {
+        if self.is_up() { Drop::EdgeTenant } else { down }
+    }
+
     /// The receiver's check, before anything of a lane is routed.
     #[must_use]
     pub fn may_receive(&self, tenant: TenantKey) -> bool {
@@ -244,10 +250,12 @@ impl Edge {
 
     /// Sets what the edge carries; the control half's right alone.
     pub(crate) fn set_effective(&self, set: TenantSet, up: bool) {
-        self.accepted.store(Arc::new(set.clone()));
         if !up {
+            // First, so that whoever finds nobody allowed finds out why.
+            self.up.store(false, Ordering::Release);
             self.bridges.fetch_add(1, Ordering::AcqRel);
         }
+        self.accepted.store(Arc::new(set.clone()));
         self.effective.store(Arc::new(set));
         self.excused_until.store(0, Ordering::Relaxed);
         self.up.store(up, Ordering::Release);

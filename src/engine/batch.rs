@@ -486,8 +486,10 @@ impl Batch {
                             refused.extend(Refused::first(tenant, class, &handles, seq, refused.last()));
                         }
                     } else {
-                        tenant.counters().class(class).dropped(DropReason::EdgeTenant, u64::from(frames));
-                        lanes.note_lost(tenant.key(), class, DropReason::EdgeTenant, u64::from(frames));
+                        // As if it had been in the lane when the bridge ended: its origin counts it as lost.
+                        let reason = link.edge().reason(DropReason::Gone);
+                        tenant.counters().class(class).dropped(reason, u64::from(frames));
+                        lanes.note_lost(tenant.key(), class, reason, u64::from(frames));
                     }
                 }
                 lanes.count_drops(&shared.tenants());

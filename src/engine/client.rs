@@ -389,8 +389,7 @@ impl Client {
             return Err(if patient { Unpublished::Wait(None) } else { (outgoing.name, Deny::Congested).into() });
         };
         self.waiting = None;
-        let is_wanted = reached.targets > 0 || route.found().unreached > 0;
-        self.accepted.add(route.tenant(), route.class(), outgoing.payload.len(), is_wanted);
+        self.accepted.add(route.tenant(), route.class(), outgoing.payload.len(), reached.wanted);
         for (session, sid) in effects.batch.finished.drain(..) {
             effects.commands.push(Command::Unsubscribe { session, sid, max: None });
         }

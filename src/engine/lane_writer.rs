@@ -101,8 +101,9 @@ impl LaneWriter {
             let Some(tenant) = tenants.by_key(slice.tenant).filter(|t| link.edge().may_send(t.key())) else {
                 let id = tenants.by_key(slice.tenant).map(|t| {
                     // The slice in hand goes with the rest.
-                    t.counters().class(slice.class).dropped(DropReason::EdgeTenant, 1);
-                    lanes.note_lost(slice.tenant, slice.class, DropReason::EdgeTenant, 1);
+                    let reason = link.edge().reason(DropReason::Gone);
+                    t.counters().class(slice.class).dropped(reason, 1);
+                    lanes.note_lost(slice.tenant, slice.class, reason, 1);
                     t.id().to_string()
                 });
                 lanes.purge(slice.tenant, &tenants);

@@ -25,6 +25,8 @@ pub(crate) struct Reached {
     /// Sessions here and brokers elsewhere that were given a copy. Observers are not counted: that they exist is not the
     /// tenant's to know.
     pub(crate) targets: usize,
+    /// Whether anyone wants it, reached or not.
+    pub(crate) wanted: bool,
     /// Whether anyone who counts as a responder was among them.
     pub(crate) responders: bool,
     /// Whether the acknowledgement comes later, when brokers elsewhere have theirs.
@@ -106,9 +108,7 @@ pub(crate) fn publish(
             reliable::take_room(shared, message, &chosen, own.port)?;
         }
     }
-    if found.unreached > 0 {
-        message.tenant.counters().class(route.class()).dropped(DropReason::NoRoute, found.unreached as u64);
-    }
+    lose_unreached(found, message);
     let mut reached = Reached::default();
     match route.wanted().crowds(message) {
         None => locals().for_each(|target| reached.deliver(target, message, batch)),
@@ -132,12 +132,22 @@ pub(crate) fn publish(
         reached.pending = reliable::publish(shared, &found.routes, message, chosen, &asked, now, batch);
         remote
     } else {
+        reached.wanted = found.unreached > 0 || chosen.iter().any(|one| !one.observes);
         keep_request(shared, route, message, &chosen, (own, reached.targets), now, batch);
         relay_chosen(shared, found, &mut chosen, message, batch)
     };
     reached.targets += remote;
+    reached.wanted |= reached.targets > 0;
     reached.responders |= remote > 0 && responders;
     Ok(reached)
+}
+
+/// Counts what is lost of a message since no way leads to who wants it.
+fn lose_unreached(found: &Match, message: &Message<'_>) {
+    if found.unreached > 0 {
+        let counters = message.tenant.counters().class(message.destination.class());
+        counters.dropped(DropReason::NoRoute, found.unreached as u64);
+    }
 }
 
 /// Collects the copies for brokers elsewhere in a class that nobody acknowledges. Returns how many of them were reached.
@@ -271,7 +281,7 @@ fn relay_over(
         0
     };
     if !edge.may_send(message.tenant.key()) {
-        return lost(DropReason::EdgeTenant);
+        return lost(edge.reason(DropReason::NoRoute));
     }
     let Some(link) = shared.link(edge.key()) else { return lost(DropReason::NoRoute) };
     let (mut reached, mut rest) = (0, targets);
