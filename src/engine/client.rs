@@ -201,6 +201,8 @@ pub struct Client {
     accepted: Accepted,
     /// What became of the last publish that another one can be like, and while which sets of the edge that it went over.
     again: Option<(Published, u64)>,
+    /// Whether the last publish was like the one before it.
+    repeats: bool,
     /// Tenants for which this session has said that it publishes.
     publishes: HashSet<TenantKey>,
     /// Whether its own tenant is among them.
@@ -228,6 +230,7 @@ impl Client {
             toll: tenant.map(|tenant| Toll::new(tenant, now)),
             accepted: Accepted::default(),
             again: None,
+            repeats: false,
             publishes: HashSet::new(),
             publishes_at_home: false,
         }
@@ -354,7 +357,9 @@ impl Client {
     ) -> Result<Published, Unpublished<'m>> {
         let shared = &identity.shared;
         let class = outgoing.class.unwrap_or(self.default_class);
-        if let Some(published) = self.publish_again(shared, outgoing, class, now, effects) {
+        let again = self.publish_again(shared, outgoing, class, now, effects);
+        self.repeats = again.is_some();
+        if let Some(published) = again {
             return Ok(published);
         }
         let found = self.cache.find(shared, &identity.principal, class, outgoing.name);
@@ -394,7 +399,7 @@ impl Client {
             effects.commands.push(Command::Unsubscribe { session, sid, max: None });
         }
         let published = published(outgoing, route, reached);
-        let repeats = !fresh && reached.targets > 0 && is_plain(outgoing, route.class());
+        let repeats = !fresh && reached.targets > 0 && is_plain(outgoing) && !route.class().is_reliable();
         if let Some((only, number)) = route.only().filter(|_| repeats) {
             let version = only.version();
             if only.may_take(route.tenant().key()) {
@@ -416,29 +421,61 @@ impl Client {
         now: Time,
         effects: &mut Effects,
     ) -> Option<Published> {
-        let route = self.cache.again(shared, class, outgoing.name)?;
+        let is_like = self.cache.is_last(class, outgoing.name) && is_plain(outgoing);
+        if is_like { self.write_again(shared, outgoing.payload, now, effects) } else { None }
+    }
+
+    /// Writes one message more of the name that was published to last, of which all but the payload is the same.
+    fn write_again(&mut self, shared: &Shared, payload: &[u8], now: Time, effects: &mut Effects) -> Option<Published> {
+        let route = self.cache.last(shared)?;
         let (only, number) = route.only()?;
         let (tenant, class) = (route.tenant(), route.class());
         let (published, version) = self.again?;
         let is_own = matches!(only, Only::Sub(sub) if !self.port.echo() && sub.port().id() == self.port.id());
-        if is_own || only.version() != version || !is_plain(outgoing, class) || !tenant.replies().is_empty() {
+        if is_own || only.version() != version || class.is_reliable() || !tenant.replies().is_empty() {
             return None;
         }
         let seq = self.seqs.get_mut(class.index())?;
-        effects.batch.again((self.sender.handle(), number), only, outgoing.payload, *seq + 1)?.write();
+        effects.batch.again((self.sender.handle(), number), only, payload, *seq + 1)?.write();
         *seq += 1;
         self.turn = self.turn.wrapping_add(1);
         self.waiting = None;
-        self.accepted.add(tenant, class, outgoing.payload.len(), true);
+        self.accepted.add(tenant, class, payload.len(), true);
         effects.batch.relieve(shared, now);
         Some(published)
     }
+
+    /// Whether another publish to `name` may be given to [`Self::offer_again`]: the last one was like the one before it, and
+    /// in the session's own tenant, in whose name it publishes already.
+    pub(crate) fn may_repeat(&self, name: &[u8]) -> bool {
+        self.repeats && self.publishes_at_home && !name.starts_with(b"T.")
+    }
+
+    /// Takes a publish that is like the last one, but for its payload, as [`Self::offer`] would. `name_bytes` is the length of
+    /// its name as written. `false` where that is not to be had so simply: it is to be offered then, for which it may have
+    /// been paid.
+    pub(crate) fn offer_again(
+        &mut self,
+        shared: &Shared,
+        (name_bytes, payload): (usize, &[u8]),
+        now: Time,
+        effects: &mut Effects,
+    ) -> bool {
+        let Some(class) = self.cache.last(shared).map(Route::class) else { return false };
+        let bytes = (name_bytes + payload.len()) as u64;
+        let has_paid = self.toll.as_mut().is_none_or(|toll| toll.has_paid(class, bytes, now));
+        let is_taken = has_paid && self.write_again(shared, payload, now, effects).is_some();
+        if is_taken {
+            self.done();
+        }
+        is_taken
+    }
 }
 
-/// Whether a message is a name and a payload, in a class that nobody acknowledges.
-fn is_plain(outgoing: &Outgoing<'_>, class: Class) -> bool {
+/// Whether a message is a name and a payload.
+const fn is_plain(outgoing: &Outgoing<'_>) -> bool {
     let Outgoing { name: _, reply, headers, payload: _, class: _, ttl_ms, number: _ } = outgoing;
-    reply.is_empty() && headers.is_empty() && ttl_ms.is_none() && !class.is_reliable()
+    reply.is_empty() && headers.is_empty() && ttl_ms.is_none()
 }
 
 fn published(outgoing: &Outgoing<'_>, route: &Route, reached: route::Reached) -> Published {

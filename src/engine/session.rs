@@ -28,6 +28,10 @@ use crate::shared::Shared;
 
 pub use crate::client::Effects;
 
+mod again;
+
+use again::Like;
+
 /// When a client that was told of congestion does well to try again, in milliseconds.
 const RETRY_AFTER_MS: u32 = 1_000;
 
@@ -67,6 +71,7 @@ pub struct NativeSession {
     identity: Identity,
     inbox_prefix: String,
     client: Option<Client>,
+    like: Like,
 }
 
 impl NativeSession {
@@ -74,7 +79,7 @@ impl NativeSession {
     #[must_use]
     pub fn new(shared: Arc<Shared>, principal: Arc<Principal>, random: u64, now: Time) -> Self {
         let identity = Identity::new(shared, principal, now);
-        Self { inbox_prefix: identity.inbox_prefix(random), identity, client: None }
+        Self { inbox_prefix: identity.inbox_prefix(random), identity, client: None, like: Like::default() }
     }
 }
 
@@ -138,11 +143,13 @@ impl NativeSession {
     fn take(&mut self, buffer: &[u8], now: Time, effects: &mut Effects) -> Result<usize, SessionEnd> {
         let mut used = 0;
         loop {
+            used += self.take_again(buffer.get(used..).unwrap_or_default(), now, effects);
+            let rest = buffer.get(used..).unwrap_or_default();
             let limits = match self.client {
                 Some(_) => FrameLimits::open(self.identity.shared.max_payload_bytes),
                 None => FrameLimits::BEFORE_HELLO,
             };
-            match next_frame(buffer.get(used..).unwrap_or_default(), &limits) {
+            match next_frame(rest, &limits) {
                 Ok(Next::Need(_)) => return Ok(used),
                 Ok(Next::Control { kind, body, frame_bytes }) => {
                     match Control::decode(kind, body, limits.control_bytes_max)? {
@@ -156,9 +163,11 @@ impl NativeSession {
                     if !effects.commands.is_empty() {
                         return Ok(used);
                     }
+                    self.like.forget();
                     if !self.on_data(&frame, now, effects)? {
                         return Ok(used);
                     }
+                    self.note_like(&frame, rest.get(..frame_bytes).unwrap_or_default());
                     used += frame_bytes;
                 }
                 Err(error) => {

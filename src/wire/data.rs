@@ -423,6 +423,18 @@ pub fn like<'b>(bytes: &'b [u8], head: &[u8]) -> Option<(&'b [u8], u64)> {
     is_like.then(|| (payload, u64::from_le_bytes(*seq)))
 }
 
+/// The payload of the frame at the front of `bytes`, where nothing but it and its length is other than in `head`, which is
+/// everything before the payload of a frame without a sequence number. `None` where it is another one, or is not complete.
+#[inline]
+#[must_use]
+pub fn like_unnumbered<'b>(bytes: &'b [u8], head: &[u8]) -> Option<&'b [u8]> {
+    let (length, _) = bytes.split_first_chunk::<4>()?;
+    let frame = bytes.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?.checked_add(4)?)?;
+    let (before, payload) = frame.split_at_checked(head.len())?;
+    let (same, flags) = (head.get(4..)?, *head.get(5)?);
+    (before.get(4..) == Some(same) && flags & FLAG_SEQ == 0).then_some(payload)
+}
+
 #[inline]
 fn length(part: &'static str, bytes: usize, max: usize) -> Result<u16, EncodeError> {
     match u16::try_from(bytes) {

@@ -178,10 +178,15 @@ impl MatchCache {
         self.entries.get(at).map(|entry| (&entry.route, held.is_none())).ok_or(Deny::Limit)
     }
 
-    /// The route of the name that was found last, if it is this one, while it holds.
-    pub(super) fn again(&self, shared: &Shared, class: Class, text: &[u8]) -> Option<&Route> {
-        let entry = self.entries.get(self.last).filter(|entry| entry.is(class, text))?;
-        Some(&entry.route).filter(|route| route.holds(shared))
+    /// Whether a name is the one that was found last.
+    pub(super) fn is_last(&self, class: Class, text: &[u8]) -> bool {
+        self.entries.get(self.last).is_some_and(|entry| entry.is(class, text))
+    }
+
+    /// The route of the name that was found last, while it holds.
+    pub(super) fn last(&self, shared: &Shared) -> Option<&Route> {
+        let route = self.entries.get(self.last).map(|entry| &entry.route);
+        route.filter(|route| route.holds(shared))
     }
 
     /// Where a name is, whether or not what is there holds.

@@ -46,6 +46,11 @@ impl Toll {
         }
     }
 
+    /// Pays for the publish at hand, of so many bytes; `false` where it is not to be had at once. Nothing is counted then.
+    pub(super) fn has_paid(&mut self, class: Class, bytes: u64, now: Time) -> bool {
+        self.meter.pay(class, bytes, now).is_ok()
+    }
+
     /// The publish at hand is done with.
     pub(super) const fn done(&mut self) {
         self.meter.done();

@@ -16,6 +16,7 @@ use crate::testing::{
     Client, Got, NOW, Node, Relayed, denied, encode, hello, in_group, messages, parse, publish, subscribe,
 };
 
+mod again;
 mod delivery;
 mod rates;
 mod states;

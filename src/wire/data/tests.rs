@@ -207,3 +207,57 @@ fn a_head_is_made_to_fit_another_payload_or_left_alone() {
         assert_eq!(other, kept);
     }
 }
+
+/// A frame without a sequence number, and everything before its payload.
+fn unnumbered(name: &[u8], reply: &[u8], payload: &[u8]) -> (BytesMut, Vec<u8>) {
+    let mut out = BytesMut::new();
+    let head = DataHead::new(DataKind::Publish, Some(Class::Live));
+    head.encode_into(&mut out, &[], name, reply, b"", payload).unwrap();
+    let before = out[..out.len() - payload.len()].to_vec();
+    (out, before)
+}
+
+#[test]
+fn a_frame_is_like_another_one_that_differs_in_its_payload_alone() {
+    let (frame, before) = unnumbered(b"a.b", b"", b"payload");
+    let (longer, _) = unnumbered(b"a.b", b"", &[7; 300]);
+    for (bytes, payload) in [(&frame, &b"payload"[..]), (&longer, &[7; 300])] {
+        assert_eq!(like_unnumbered(bytes, &before), Some(payload));
+        let more = [bytes, &frame[..]].concat();
+        assert_eq!(like_unnumbered(&more, &before), Some(payload), "what follows is another one");
+        (0..bytes.len()).for_each(|len| assert_eq!(like_unnumbered(&bytes[..len], &before), None, "{len}"));
+    }
+    // The same bytes, cut into names in another way.
+    for (name, reply) in [(&b"a.c"[..], &b""[..]), (b"a.", b"b"), (b"a.bp", b"")] {
+        assert_eq!(like_unnumbered(&unnumbered(name, reply, b"payload").0, &before), None);
+    }
+    let numbered = publish();
+    assert_eq!(like_unnumbered(&numbered, &numbered[..numbered.len() - 7]), None);
+    // No head at all is no reason to panic.
+    assert_eq!(like_unnumbered(&frame, &before[..5]), None);
+}
+
+proptest! {
+    /// Whatever is taken for like another frame is decoded as that frame with this payload.
+    #[test]
+    fn what_is_like_a_frame_is_decoded_as_that_frame(
+        name in "[a-z.]{1,9}", payload in proptest::collection::vec(any::<u8>(), 0..40), bytes in 0..40usize,
+        changes in proptest::collection::vec((0..80usize, any::<u8>()), 0..3),
+    ) {
+        let (_, before) = unnumbered(name.as_bytes(), b"", b"");
+        let (mut frame, _) = unnumbered(name.as_bytes(), b"", &payload);
+        for (at, byte) in changes {
+            if let Some(slot) = frame.get_mut(at) {
+                *slot = byte;
+            }
+        }
+        frame.extend_from_slice(&vec![0; bytes]);
+        if let Some(found) = like_unnumbered(&frame, &before) {
+            let end = before.len() + found.len();
+            let view = DataFrame::decode(&frame[..end]).unwrap();
+            prop_assert_eq!((view.name, view.payload), (name.as_bytes(), found));
+            prop_assert_eq!(view.head(), DataHead::new(DataKind::Publish, Some(Class::Live)));
+            prop_assert!(view.reply.is_empty() && view.headers.is_empty());
+        }
+    }
+}
