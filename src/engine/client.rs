@@ -28,6 +28,7 @@ use crate::shared::Shared;
 
 mod accepted;
 mod cache;
+pub(crate) mod like;
 pub(crate) mod route;
 mod toll;
 
@@ -447,14 +448,14 @@ impl Client {
 
     /// Whether another publish to `name` may be given to [`Self::offer_again`]: the last one was like the one before it, and
     /// in the session's own tenant, in whose name it publishes already.
-    pub(crate) fn may_repeat(&self, name: &[u8]) -> bool {
+    fn may_repeat(&self, name: &[u8]) -> bool {
         self.repeats && self.publishes_at_home && !name.starts_with(b"T.")
     }
 
     /// Takes a publish that is like the last one, but for its payload, as [`Self::offer`] would. `name_bytes` is the length of
     /// its name as written. `false` where that is not to be had so simply: it is to be offered then, for which it may have
     /// been paid.
-    pub(crate) fn offer_again(
+    fn offer_again(
         &mut self,
         shared: &Shared,
         (name_bytes, payload): (usize, &[u8]),

@@ -17,10 +17,11 @@ use glocal_core::port::{Dialect, SessionPort};
 use glocal_core::time::Time;
 use glocal_wire::nats::{
     CLASS_HEADER, ConnectOptions, NatsError, NatsLimits, Next, OK, Op, PING, Refusal, ServerInfo, encode_msg_into,
-    encode_no_responders_into, header_value, next_op,
+    encode_no_responders_into, header_value, like_pub, next_op, pub_head,
 };
 use hashbrown::HashMap;
 
+use crate::client::like::Like;
 use crate::client::{Client, Effects, Identity, Outgoing, Unpublished};
 use crate::driver::Command;
 use crate::machine::{Farewell, Machine};
@@ -89,6 +90,7 @@ pub struct NatsSession {
     /// Subscriptions to reply inboxes, by which most requesters wait.
     inboxes: Vec<(RawFilter, Box<[u8]>)>,
     next_sid: u32,
+    like: Like,
 }
 
 impl NatsSession {
@@ -104,6 +106,7 @@ impl NatsSession {
             subscriptions: HashMap::new(),
             inboxes: Vec::new(),
             next_sid: 1,
+            like: Like::default(),
         }
     }
 
@@ -364,16 +367,20 @@ impl NatsSession {
                 Some(_) => NatsLimits::open(self.identity.shared.max_payload_bytes, self.options.headers),
                 None => NatsLimits::BEFORE_CONNECT,
             };
-            match next_op(buffer.get(used..).unwrap_or_default(), &limits) {
+            used += self.take_again(buffer.get(used..).unwrap_or_default(), now, effects);
+            let rest = buffer.get(used..).unwrap_or_default();
+            match next_op(rest, &limits) {
                 Ok(Next::Need(_)) => return Ok(used),
                 Ok(Next::Op { op, bytes }) => {
                     let publishes = matches!(op, Op::Pub { .. } | Op::Hpub { .. });
                     if publishes && !effects.commands.is_empty() {
                         return Ok(used);
                     }
+                    self.like.forget();
                     if !self.on_op(op, now, effects)? {
                         return Ok(used);
                     }
+                    self.note_like(&op, rest.get(..bytes).unwrap_or_default());
                     used += bytes;
                 }
                 Err(error) => match error.skip_bytes() {
@@ -387,6 +394,22 @@ impl NatsSession {
                     }
                 },
             }
+        }
+    }
+
+    /// Takes publishes that are like the last one but for their payloads, and returns their bytes.
+    fn take_again(&mut self, bytes: &[u8], now: Time, effects: &mut Effects) -> usize {
+        let Some(client) = &mut self.client else { return 0 };
+        self.like.take((client, &self.identity.shared), bytes, like_pub, now, effects)
+    }
+
+    /// Notes what the publish in `bytes` began with, where another one may be like it and nothing is answered to it.
+    fn note_like(&mut self, op: &Op<'_>, bytes: &[u8]) {
+        let (Some(client), Op::Pub { subject, reply: b"", payload }) = (&self.client, op) else { return };
+        if !self.options.verbose
+            && let Some(head) = pub_head(bytes, payload.len())
+        {
+            self.like.note(client, subject, head);
         }
     }
 

@@ -17,9 +17,10 @@ use glocal_wire::FrameError;
 use glocal_wire::control::{
     Ack, Control, Denied, Error, Goodbye, Hello, NoResponders, PROTOCOL_VERSION, Ping, Subscribe, Welcome, clip,
 };
-use glocal_wire::data::{DataFrame, DataKind};
+use glocal_wire::data::{DataFrame, DataKind, like_unnumbered};
 use glocal_wire::frame::{FrameLimits, Next, next_frame};
 
+use crate::client::like::Like;
 use crate::client::{Client, Identity, Outgoing, Published, Unpublished};
 use crate::driver::Command;
 use crate::link::append;
@@ -27,10 +28,6 @@ use crate::machine::{Farewell, Machine};
 use crate::shared::Shared;
 
 pub use crate::client::Effects;
-
-mod again;
-
-use again::Like;
 
 /// When a client that was told of congestion does well to try again, in milliseconds.
 const RETRY_AFTER_MS: u32 = 1_000;
@@ -176,6 +173,21 @@ impl NativeSession {
                 }
             }
         }
+    }
+
+    /// Takes publishes that are like the last one but for their payloads, and returns their bytes.
+    fn take_again(&mut self, bytes: &[u8], now: Time, effects: &mut Effects) -> usize {
+        let Some(client) = &mut self.client else { return 0 };
+        let read =
+            |bytes, head: &[u8]| like_unnumbered(bytes, head).map(|payload| (payload, head.len() + payload.len()));
+        self.like.take((client, &self.identity.shared), bytes, read, now, effects)
+    }
+
+    /// Notes what the publish in `bytes` began with, where another one may be like it.
+    fn note_like(&mut self, frame: &DataFrame<'_>, bytes: &[u8]) {
+        let Some(client) = self.client.as_ref().filter(|_| frame.seq.is_none()) else { return };
+        let before = bytes.len().checked_sub(frame.payload.len()).and_then(|before| bytes.get(..before));
+        self.like.note(client, frame.name, before.unwrap_or_default());
     }
 
     fn refuse_oversize(&mut self, error: &FrameError, now: Time, effects: &mut Effects) {

@@ -29,6 +29,7 @@ pub use encode::{
 pub use error::{NatsEncodeError, NatsError};
 pub use header::{CLASS_HEADER, HEADER_VERSION, header_value};
 pub use info::ServerInfo;
+pub use line::{like_pub, pub_head};
 pub use refusal::Refusal;
 
 use line::{Body, Found, Tokens};

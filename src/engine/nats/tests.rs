@@ -6,6 +6,7 @@ use glocal_core::sched::Drops;
 use super::*;
 use crate::testing::{Got, NOW, Node, messages, principal, subscribe};
 
+mod again;
 mod rates;
 
 struct Nats {

@@ -43,7 +43,11 @@ impl Protocol {
                 let hello = Hello { versions, features: 0, client: "load".into(), default_class: 0, echo: true };
                 Control::from(hello).encode_into(&mut out).map_err(unwritten)?;
             }
-            Self::Nats => client::encode_connect_into(&mut out, &ConnectOptions::default()),
+            // As client libraries connect: nothing is answered to a publish.
+            Self::Nats => {
+                let options = ConnectOptions { verbose: false, pedantic: false, ..ConnectOptions::default() };
+                client::encode_connect_into(&mut out, &options);
+            }
         }
         Ok(out.freeze())
     }

@@ -1,5 +1,7 @@
 //! Lines of the protocol: names, arguments, sizes, and the message after a line.
 
+use glocal_core::limits::NATS_CONTROL_LINE_BYTES_MAX;
+
 use super::NatsError;
 
 /// Most arguments of any operation: those of HMSG with a reply subject.
@@ -192,4 +194,40 @@ pub(super) fn body(buffer: &[u8], line_bytes: usize, size: usize) -> Result<Body
         Some(_) => return Err(NatsError::PayloadNotTerminated),
     }
     Ok(Body::Message { message: buffer.get(line_bytes..end).unwrap_or_default(), bytes })
+}
+
+/// Most digits of a size that a PUB is compared with another one by: what every limit on payloads has room for.
+const LIKE_DIGITS: usize = 8;
+
+/// What a PUB without a reply subject begins with, up to the digits of its size: what others like it begin with, too. `bytes`
+/// is all of it, with a payload of so many bytes. `None` where its line is not as most clients write it.
+#[must_use]
+pub fn pub_head(bytes: &[u8], payload_bytes: usize) -> Option<&[u8]> {
+    let line = bytes.get(..bytes.len().checked_sub(payload_bytes + 2)?)?.strip_suffix(b"\r\n")?;
+    let digits = line.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let head = line.get(..line.len() - digits)?;
+    let is_plain = digits > 0 && head.last().is_some_and(|byte| is_blank(*byte));
+    (is_plain && head.len() + LIKE_DIGITS <= NATS_CONTROL_LINE_BYTES_MAX).then_some(head)
+}
+
+/// The payload of the PUB at the front of `bytes`, and the bytes of all of it, where nothing but its payload and their size is
+/// other than in the one of which `head` is the [`pub_head`]. `None` where it is another operation, or not complete.
+#[inline]
+#[must_use]
+pub fn like_pub<'b>(bytes: &'b [u8], head: &[u8]) -> Option<(&'b [u8], usize)> {
+    let mut rest = bytes.strip_prefix(head)?;
+    let mut size = 0;
+    for place in 0.. {
+        let (byte, after) = rest.split_first()?;
+        rest = after;
+        match byte {
+            b'0'..=b'9' if place < LIKE_DIGITS => size = size * 10 + usize::from(byte - b'0'),
+            b'\r' if place > 0 => break,
+            _ => return None,
+        }
+    }
+    let after = rest.strip_prefix(b"\n")?;
+    let (payload, after) = after.split_at_checked(size)?;
+    let after = after.strip_prefix(b"\r\n")?;
+    Some((payload, bytes.len() - after.len()))
 }

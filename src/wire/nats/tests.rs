@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod answers;
+mod like;
 mod options;
 
 const MAX: u32 = 1_000;
