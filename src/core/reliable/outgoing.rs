@@ -19,6 +19,8 @@ use crate::name::QueueGroup;
 use crate::routes::BrokerIndex;
 use crate::time::Time;
 
+mod held;
+
 /// The queue groups one target serves a member of.
 pub type Groups = SmallVec<[QueueGroup; 1]>;
 

@@ -11,7 +11,7 @@ use super::outgoing::{AckError, Finished, Outgoing, Receipt, Sending, Step, Want
 use crate::edge::EdgeKey;
 use crate::limits::{
     MEMORY_STEP_BYTES, RELIABLE_EARLY_BYTES_MAX, RELIABLE_EARLY_MESSAGES_MAX, RELIABLE_FLOWS_MAX, RELIABLE_GIVE_UP_MS,
-    RELIABLE_IDLE_MS, RELIABLE_KEPT_BYTES_MAX, RELIABLE_NODE_BYTES_MAX, RELIABLE_TIMEOUT_MS_FIRST,
+    RELIABLE_IDLE_MS, RELIABLE_KEPT_BYTES_MAX, RELIABLE_NODE_BYTES_MAX, RELIABLE_TICK_MS, RELIABLE_TIMEOUT_MS_FIRST,
     RELIABLE_TIMEOUT_MS_MAX, RELIABLE_TIMEOUT_MS_MIN, RELIABLE_WINDOW_BYTES_FIRST,
 };
 use crate::memory::{Account, MemoryBounds, Pool};
@@ -428,6 +428,31 @@ fn what_is_late_is_not_sent_again_while_acknowledgements_come() {
     // Then nothing more comes.
     assert_eq!(sent(&mut outgoing, now.plus_millis(RELIABLE_TIMEOUT_MS_MIN - 10)), 0);
     assert_eq!(sent(&mut outgoing, now.plus_millis(RELIABLE_TIMEOUT_MS_MAX)), 5, "what is missing");
+}
+
+#[test]
+fn what_is_still_in_a_lane_here_is_neither_late_nor_given_up() {
+    let (mut outgoing, budget, start) = (Outgoing::<u64, u64>::default(), budget(), Time(5));
+    (0..2).for_each(|_| drop(send(&mut outgoing, &[wanted(0, 0)], &budget, start)));
+    // It is queued a moment later than it is sent, and takes a minute.
+    let queued = start.plus_millis(1);
+    let mut now = start;
+    for _ in 0..3_000 {
+        now = now.plus_millis(RELIABLE_TICK_MS);
+        outgoing.hold(now, |of| (Some(of) == way(0)).then_some(queued));
+        let due = outgoing.due(now, &budget, |_| way(0));
+        assert!(due.sendings.is_empty() && due.orphans.is_empty(), "at {now:?}");
+    }
+    // It has left. Of what came into the lane later nothing is told about it, and neither is of other lanes.
+    let mut later = |millis, since: Option<Time>| {
+        let at = now.plus_millis(millis);
+        outgoing.hold(at, |_| since);
+        outgoing.due(at, &budget, |_| way(0)).sendings.len()
+    };
+    assert_eq!(later(RELIABLE_TIMEOUT_MS_FIRST - 1, Some(now)), 0, "the wait begins when it leaves");
+    assert_eq!(later(RELIABLE_TIMEOUT_MS_FIRST, Some(now)), 2);
+    assert_eq!(later(2 * RELIABLE_TIMEOUT_MS_FIRST, None), 0);
+    assert_eq!(later(RELIABLE_TIMEOUT_MS_FIRST + RELIABLE_TIMEOUT_MS_MAX, None), 2);
 }
 
 #[test]

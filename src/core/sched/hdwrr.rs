@@ -423,6 +423,12 @@ impl Hdwrr {
         self.flows.get(&tenant).map_or(0, |flow| flow.lanes.lane(class).bytes())
     }
 
+    /// When the frame was queued that leaves a lane next, or has left in part.
+    #[must_use]
+    pub fn lane_since(&self, tenant: TenantKey, class: Class) -> Option<Time> {
+        self.flows.get(&tenant).and_then(|flow| flow.lanes.lane(class).since())
+    }
+
     /// What all lanes hold against the bound: bytes and the bookkeeping of every frame.
     #[must_use]
     pub const fn held_bytes(&self) -> usize {

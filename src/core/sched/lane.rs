@@ -66,6 +66,12 @@ impl Lane {
         self.bytes
     }
 
+    /// When the frame was queued that leaves next, or has left in part.
+    pub(super) fn since(&self) -> Option<Time> {
+        let next = self.partial.as_ref().or_else(|| self.ahead.front()).or_else(|| self.frames.front());
+        next.map(|frame| frame.queued)
+    }
+
     /// Bytes with the bookkeeping of every frame: what limits are compared with.
     pub(super) fn held(&self) -> usize {
         let frames = usize::from(self.partial.is_some()) + self.ahead.len() + self.frames.len();

@@ -8,7 +8,7 @@ use glocal_core::data::choose_local;
 use glocal_core::limits::QUALIFIED_BYTES_MAX;
 use glocal_core::name::{Class, QueueGroup};
 use glocal_core::port::Dialect;
-use glocal_core::reliable::outgoing::{AckError, Groups, Orphan, Sending, Wanted};
+use glocal_core::reliable::outgoing::{AckError, Groups, Orphan, Sending, Wanted, Way};
 use glocal_core::routes::{BrokerIndex, Routes};
 use glocal_core::tenant::{Tenant, TenantKey};
 use glocal_core::time::Time;
@@ -44,6 +44,12 @@ pub fn tick(shared: &Shared, now: Time, batch: &mut Batch) {
     }
 }
 
+/// When the frame was queued that leaves the lane of a flow over an edge next.
+fn lane_since(shared: &Shared, tenant: &Tenant, flow: &Flow, way: Way) -> Option<Time> {
+    let link = shared.link(way.edge)?;
+    link.inbox().with(|lanes| lanes.sched().lane_since(tenant.key(), flow.class))
+}
+
 fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flows, now: Time, batch: &mut Batch) {
     let orphans = std::mem::take(&mut *flow.orphans.lock());
     for (broker, orphan) in orphans {
@@ -54,6 +60,7 @@ fn send_due(shared: &Shared, tenant: &Arc<Tenant>, flow: &Arc<Flow>, flows: &Flo
     if outgoing.is_idle() {
         return outgoing.sweep(now);
     }
+    outgoing.hold(now, |way| lane_since(shared, tenant, flow, way));
     let due = outgoing.due(now, &flow.budget, |broker| way(shared, &routes, tenant.key(), broker));
     drop(outgoing);
     for sending in &due.sendings {

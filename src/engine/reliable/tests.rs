@@ -2,7 +2,7 @@
 
 use glocal_core::count::Drop as DropReason;
 use glocal_core::limits::{
-    RELIABLE_TICK_MS, RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MAX, RELIABLE_WAIT_MS_MAX,
+    RELIABLE_GIVE_UP_MS, RELIABLE_TICK_MS, RELIABLE_TIMEOUT_MS_FIRST, RELIABLE_TIMEOUT_MS_MAX, RELIABLE_WAIT_MS_MAX,
     RELIABLE_WINDOW_BYTES_FIRST,
 };
 use glocal_wire::control::{Control, Memberless, Unsubscribe};
@@ -416,4 +416,32 @@ fn a_full_lane_on_the_way_is_told_of_and_soon_tried_again() {
     line.reconnect(0, [7, 7]);
     line.pass(2 * RELIABLE_TICK_MS);
     assert_eq!(messages(&far.read()), ["x.y=1", "x.y=2"], "long before the time-out");
+}
+
+#[test]
+fn a_copy_that_has_not_left_is_not_queued_a_second_time() {
+    let mut line = Line::new();
+    let (mut alice, mut far) = (line.publisher("alice"), line.client(B, "far"));
+    line.say(B, &mut far, subscribe(1, "x.>"));
+    for class in [Class::Ctrl, Class::Bulk] {
+        line.publish(&mut alice, class, 1, &[b'm'; 9_000]);
+    }
+    let queued = |line: &Line| line.nodes[A].link(0).inbox().with(|lanes| lanes.sched().backlog_bytes());
+    let before = queued(&line);
+    let tick_all = |line: &mut Line, times: u64| {
+        for _ in 0..times {
+            line.now = line.now.plus_millis(RELIABLE_TICK_MS);
+            let mut batch = Batch::default();
+            tick(&line.nodes[A].shared, line.now, &mut batch);
+            batch.flush(&line.nodes[A].shared, line.now);
+        }
+    };
+    // The edge takes nothing, for longer than targets may stay away.
+    tick_all(&mut line, RELIABLE_GIVE_UP_MS / RELIABLE_TICK_MS + 10);
+    assert_eq!(queued(&line), before);
+    line.carry();
+    assert_eq!(messages(&far.read()).len(), 2);
+    assert!(line.is_idle());
+    let drops = [DropReason::Repeat, DropReason::TargetGone].map(|reason| line.drops(B, Class::Bulk, reason));
+    assert_eq!(drops, [0, 0]);
 }
