@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use glocal_core::bundle::{AgentRule, EdgeEntry, Grant, Head, NodeEntry, Section};
 use glocal_core::control::Control as ControlHalf;
+use glocal_core::count::Drop as DropReason;
 use glocal_core::edge::{Edge, EdgeKey, TenantSet};
 use glocal_core::identity::{Fingerprint, KeyId, LeafName, Principal, Role};
 use glocal_core::name::{Class, Label, NodeId, RawFilter, TenantId};
@@ -191,6 +192,18 @@ impl Node {
 
     pub(crate) fn tenant(&self, id: &str) -> Arc<Tenant> {
         Arc::clone(self.shared.tenants().by_id(id).unwrap())
+    }
+
+    /// What has been counted of a tenant's messages, class by class: in the order published, its bytes, delivered, unmatched,
+    /// and dropped by reason.
+    pub(crate) fn counted(&self, id: &str) -> Vec<u64> {
+        let tenant = self.tenant(id);
+        let of = |class: &Class| {
+            let c = tenant.counters().class(*class);
+            let counted = [&c.published, &c.published_bytes, &c.delivered, &c.unmatched].map(|counter| counter.value());
+            counted.into_iter().chain(DropReason::ALL.iter().map(|reason| c.drops(*reason))).collect::<Vec<_>>()
+        };
+        Class::ALL.iter().flat_map(of).collect()
     }
 
     /// What the bundle lets edge `number` carry.
