@@ -202,7 +202,7 @@ pub struct Client {
     accepted: Accepted,
     /// What became of the last publish that another one can be like, and while which sets of the edge that it went over.
     again: Option<(Published, u64)>,
-    /// Whether the last publish was like the one before it.
+    /// Whether the publish at hand was taken as one more like the one before it.
     repeats: bool,
     /// Tenants for which this session has said that it publishes.
     publishes: HashSet<TenantKey>,
@@ -302,6 +302,8 @@ impl Client {
     /// # Errors
     /// [`Unpublished::Wait`] or [`Unpublished::Over`].
     pub fn pay(&mut self, outgoing: &Outgoing<'_>, now: Time) -> Result<(), Unpublished<'static>> {
+        // Another publish is at hand, whatever comes of it.
+        self.repeats = false;
         let class = outgoing.class.unwrap_or(self.default_class);
         self.toll.as_mut().map_or(Ok(()), |toll| toll.pay(outgoing, class, now))
     }
@@ -446,8 +448,8 @@ impl Client {
         Some(published)
     }
 
-    /// Whether another publish to `name` may be given to [`Self::offer_again`]: the last one was like the one before it, and
-    /// in the session's own tenant, in whose name it publishes already.
+    /// Whether another publish like the one at hand, to `name`, may be given to [`Self::offer_again`]: this one was like the
+    /// one before it, and in the session's own tenant, in whose name it publishes already.
     fn may_repeat(&self, name: &[u8]) -> bool {
         self.repeats && self.publishes_at_home && !name.starts_with(b"T.")
     }

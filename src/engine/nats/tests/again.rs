@@ -110,3 +110,16 @@ fn publishes_in_a_row_are_compared_only_where_nothing_is_answered() {
         assert_eq!(alice.say(&mut node, ""), answer.repeat(9));
     }
 }
+
+#[test]
+fn what_a_pedantic_client_may_not_publish_is_not_taken_for_what_it_published_last() {
+    let mut node = Node::new(1);
+    let mut bob = Nats::quiet(&mut node, "tenantA", "bob");
+    bob.say(&mut node, "SUB a 1\r\n");
+    let mut alice = Nats::connected(&mut node, "tenantA", "alice", OPTIONS[2]);
+    alice.say(&mut node, "PUB a 1\r\nx\r\n");
+    let run = "PUB a 1\r\nx\r\n".repeat(3) + &"PUB a.* 1\r\ny\r\n".repeat(3);
+    let refused = alice.say(&mut node, &run);
+    assert_eq!(refused.matches("Invalid Publish Subject").count(), 3, "{refused}");
+    assert_eq!(bob.say(&mut node, ""), "MSG a 1 1\r\nx\r\n".repeat(4));
+}

@@ -179,3 +179,22 @@ fn an_oversize_payload_is_named_also_where_it_is_like_the_last_one() {
     assert_eq!(taken(&mut alice, &large), 0);
     assert!(matches!(alice.feed(&mut node, &large), Err(SessionEnd::Frame(FrameError::PayloadTooLarge { .. }))));
 }
+
+#[test]
+fn what_was_refused_before_it_was_looked_for_is_not_taken_for_what_was_published_last() {
+    let mut node = Node::new(1);
+    let (mut alice, mut bob) = repeating(&mut node);
+    bob.read();
+    let limits = RateLimits { bytes_per_s: Some(1_000), ..RateLimits::NONE };
+    node.tenant("tenantA").ingress().set(limits);
+    let mut run = BytesMut::new();
+    (0..3).for_each(|_| run.unsplit(publish(None, None, "x", "", b"for x")));
+    // The first one is above the rate, the others are not.
+    run.unsplit(publish(None, None, "y", "", &[b'l'; 2_000]));
+    (0..2).for_each(|_| run.unsplit(publish(None, None, "y", "", b"for y")));
+    alice.send(&mut node, &run);
+    let mut expected = vec!["x=1", "x=2"];
+    expected.extend(["x=for x"; 3]);
+    assert_eq!(messages(&bob.read()), expected);
+    assert_eq!(node.tenant("tenantA").counters().class(Class::Live).unmatched.value(), 2);
+}
