@@ -10,6 +10,7 @@ use glocal_core::edge::{Edge, EdgeKey, TenantSet};
 use glocal_core::identity::{Fingerprint, KeyId, LeafName, Principal, Role};
 use glocal_core::name::{Class, Label, NodeId, RawFilter, TenantId};
 use glocal_core::policy::Policy;
+use glocal_core::rate::RateLimits;
 use glocal_core::sched::{Drops, HdwrrConfig};
 use glocal_core::tenant::{Tenant, Tenants};
 use glocal_core::time::{Time, UnixTime};
@@ -204,6 +205,11 @@ impl Node {
             counted.into_iter().chain(DropReason::ALL.iter().map(|reason| c.drops(*reason))).collect::<Vec<_>>()
         };
         Class::ALL.iter().flat_map(of).collect()
+    }
+
+    /// Limits what a tenant may publish here.
+    pub(crate) fn limit(&self, id: &str, limits: RateLimits) {
+        self.tenant(id).ingress().set(limits);
     }
 
     /// What the bundle lets edge `number` carry.

@@ -408,14 +408,19 @@ pub fn renumber(head: &mut [u8], seq: u64) -> bool {
     true
 }
 
+/// The frame at the front of `bytes`, by its length alone.
+#[inline]
+fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, _) = bytes.split_first_chunk::<4>()?;
+    bytes.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?.checked_add(4)?)
+}
+
 /// Payload and sequence number of the frame at the front of `bytes`, where nothing but these and its length is other than in
 /// `head`, which is everything before the payload of a frame with a sequence number. `None` where it is another one, or is not
 /// complete.
 #[must_use]
 pub fn like<'b>(bytes: &'b [u8], head: &[u8]) -> Option<(&'b [u8], u64)> {
-    let (length, _) = bytes.split_first_chunk::<4>()?;
-    let frame = bytes.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?.checked_add(4)?)?;
-    let (before, payload) = frame.split_at_checked(head.len())?;
+    let (before, payload) = first_frame(bytes)?.split_at_checked(head.len())?;
     let (prefix, rest) = before.split_first_chunk::<PREFIX_BYTES>()?;
     let (same_prefix, same_rest) = head.split_first_chunk::<PREFIX_BYTES>()?;
     let (seq, rest) = rest.split_first_chunk::<8>()?;
@@ -428,9 +433,7 @@ pub fn like<'b>(bytes: &'b [u8], head: &[u8]) -> Option<(&'b [u8], u64)> {
 #[inline]
 #[must_use]
 pub fn like_unnumbered<'b>(bytes: &'b [u8], head: &[u8]) -> Option<&'b [u8]> {
-    let (length, _) = bytes.split_first_chunk::<4>()?;
-    let frame = bytes.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?.checked_add(4)?)?;
-    let (before, payload) = frame.split_at_checked(head.len())?;
+    let (before, payload) = first_frame(bytes)?.split_at_checked(head.len())?;
     let (same, flags) = (head.get(4..)?, *head.get(5)?);
     (before.get(4..) == Some(same) && flags & FLAG_SEQ == 0).then_some(payload)
 }

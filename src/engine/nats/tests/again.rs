@@ -22,7 +22,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let bytes = prop_oneof![5 => 0..300_usize, 1 => 4_000..4_200_usize];
+    let bytes = prop_oneof![4 => 0..300_usize, 4 => Just(8), 1 => 4_000..4_200_usize];
     let publish = (0..SUBJECTS.len(), bytes, 1..9_usize).prop_map(|(subject, bytes, times)| Step::Publish {
         subject,
         bytes,
@@ -72,8 +72,7 @@ fn carry_out(steps: &[Step], options: &str, cut: usize) -> (String, String, Vec<
                 read.push_str(&bob.say(&mut node, &format!("SUB {} {}\r\n", SUBJECTS[*subject], subject + 1)));
             }
             Step::Limit { messages_per_s } => {
-                let limits = RateLimits { messages_per_s: Some(*messages_per_s), ..RateLimits::NONE };
-                node.tenant("tenantA").ingress().set(limits);
+                node.limit("tenantA", RateLimits { messages_per_s: Some(*messages_per_s), ..RateLimits::NONE });
             }
             _ => {}
         }

@@ -6,8 +6,7 @@ use glocal_core::rate::RateLimits;
 use super::*;
 
 fn limit(node: &Node, messages_per_s: u64) {
-    let limits = RateLimits { messages_per_s: Some(messages_per_s), ..RateLimits::NONE };
-    node.tenant("tenantA").ingress().set(limits);
+    node.limit("tenantA", RateLimits { messages_per_s: Some(messages_per_s), ..RateLimits::NONE });
 }
 
 #[test]

@@ -29,15 +29,13 @@ enum Step {
     Reader {
         name: usize,
     },
-    Limit {
-        messages_per_s: u64,
-    },
+    Limit(RateLimits),
     Turn,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let class = prop_oneof![3 => Just(None), 2 => Just(Some(Class::Tele)), 1 => Just(Some(Class::Ctrl))];
-    let bytes = prop_oneof![5 => 0..300_usize, 1 => 4_000..4_200_usize];
+    let bytes = prop_oneof![4 => 0..300_usize, 4 => Just(8), 1 => 4_000..4_200_usize];
     let flags = [0.1, 0.05, 0.1].map(prop::bool::weighted);
     let publish = (0..NAMES.len(), class, bytes, 1..9_usize, flags).prop_map(|(name, class, bytes, times, flags)| {
         let [numbered, reply, ttl] = flags;
@@ -45,7 +43,12 @@ fn step() -> impl Strategy<Value = Step> {
     });
     let own = (0..2_usize).prop_map(|name| Step::Own { name });
     let reader = (0..2_usize).prop_map(|name| Step::Reader { name });
-    let limit = prop_oneof![Just(5), Just(1_000_000)].prop_map(|messages_per_s| Step::Limit { messages_per_s });
+    let (messages, bytes) = (prop_oneof![Just(5), Just(1_000_000)], prop_oneof![Just(500), Just(1_000_000)]);
+    let limit = prop_oneof![
+        messages.prop_map(|most| RateLimits { messages_per_s: Some(most), ..RateLimits::NONE }),
+        bytes.prop_map(|most| RateLimits { bytes_per_s: Some(most), ..RateLimits::NONE }),
+    ];
+    let limit = limit.prop_map(Step::Limit);
     prop_oneof![12 => publish, 1 => own, 1 => Just(Step::Ping), 3 => reader, 1 => limit, 3 => Just(Step::Turn)]
 }
 
@@ -71,7 +74,7 @@ fn carry_out(steps: &[Step], cut: usize) -> (Vec<Got>, Vec<Got>, Vec<u64>) {
                 stream.unsplit(encode(&subscribe(sid, NAMES[*name])));
             }
             Step::Ping => stream.unsplit(encode(&Ping { token: u64::from(number) }.into())),
-            Step::Reader { .. } | Step::Limit { .. } | Step::Turn => {
+            Step::Reader { .. } | Step::Limit(_) | Step::Turn => {
                 for piece in stream.split().chunks(cut) {
                     alice.feed_at(&mut node, piece, now).unwrap();
                     while let Some(until) = alice.effects.until.filter(|_| alice.effects.waits) {
@@ -87,10 +90,7 @@ fn carry_out(steps: &[Step], cut: usize) -> (Vec<Got>, Vec<Got>, Vec<u64>) {
             Step::Reader { name } => {
                 read.extend(bob.say(&mut node, subscribe(u32::try_from(*name).unwrap() + 1, NAMES[*name])));
             }
-            Step::Limit { messages_per_s } => {
-                let limits = RateLimits { messages_per_s: Some(*messages_per_s), ..RateLimits::NONE };
-                node.tenant("tenantA").ingress().set(limits);
-            }
+            Step::Limit(limits) => node.limit("tenantA", *limits),
             _ => {}
         }
     }
@@ -162,8 +162,7 @@ fn a_comparison_does_not_outlive_what_was_decided() {
     alice.effects.batch.flush(&node.shared, NOW);
     assert_eq!(taken(&mut alice, &again), 0, "what it would be written behind has gone");
     alice.send(&mut node, &again);
-    let limits = RateLimits { messages_per_s: Some(5), ..RateLimits::NONE };
-    node.tenant("tenantA").ingress().set(limits);
+    node.limit("tenantA", RateLimits { messages_per_s: Some(5), ..RateLimits::NONE });
     let flood: Vec<u8> = std::iter::repeat_n(&again[..], 20).flatten().copied().collect();
     alice.send(&mut node, &flood);
     let dropped = node.tenant("tenantA").counters().class(Class::Live).drops(DropReason::Rate);
@@ -185,8 +184,7 @@ fn what_was_refused_before_it_was_looked_for_is_not_taken_for_what_was_published
     let mut node = Node::new(1);
     let (mut alice, mut bob) = repeating(&mut node);
     bob.read();
-    let limits = RateLimits { bytes_per_s: Some(1_000), ..RateLimits::NONE };
-    node.tenant("tenantA").ingress().set(limits);
+    node.limit("tenantA", RateLimits { bytes_per_s: Some(1_000), ..RateLimits::NONE });
     let mut run = BytesMut::new();
     (0..3).for_each(|_| run.unsplit(publish(None, None, "x", "", b"for x")));
     // The first one is above the rate, the others are not.

@@ -6,8 +6,7 @@ use glocal_core::rate::RateLimits;
 use super::*;
 
 fn limit(node: &Node, tenant: &str, messages_per_s: u64) {
-    let limits = RateLimits { messages_per_s: Some(messages_per_s), ..RateLimits::NONE };
-    node.tenant(tenant).ingress().set(limits);
+    node.limit(tenant, RateLimits { messages_per_s: Some(messages_per_s), ..RateLimits::NONE });
 }
 
 fn counts(node: &Node, tenant: &str, class: Class) -> (u64, u64, u64) {
