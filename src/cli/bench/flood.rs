@@ -40,10 +40,33 @@ pub(crate) struct Flood {
     shape: Shape,
     publishers: Vec<Link>,
     subscriber: Link,
-    delivered: Arc<AtomicU64>,
+    arrivals: Arc<Arrivals>,
     failed: Arc<AtomicU64>,
     going: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// What has arrived of one flood.
+#[derive(Debug)]
+struct Arrivals {
+    began: Instant,
+    messages: AtomicU64,
+    /// When the last one came, in nanoseconds since it began.
+    last: AtomicU64,
+}
+
+impl Arrivals {
+    fn add(&self, messages: u64) {
+        let nanos = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last.store(nanos, Ordering::Relaxed);
+        self.messages.fetch_add(messages, Ordering::Release);
+    }
+
+    /// How many, and when the last one came.
+    fn read(&self) -> (u64, Instant) {
+        let messages = self.messages.load(Ordering::Acquire);
+        (messages, self.began + Duration::from_nanos(self.last.load(Ordering::Relaxed)))
+    }
 }
 
 /// Totals of one flood up to a moment.
@@ -51,6 +74,8 @@ pub(crate) struct Flood {
 pub(crate) struct Reading {
     at: Instant,
     delivered: u64,
+    /// When the last of them arrived, or when nothing had begun.
+    arrived: Instant,
     failed: u64,
     publishers: Counts,
     subscriber: Counts,
@@ -71,13 +96,14 @@ impl Flood {
             fits(link, shape.size, "--flood-size")?;
         }
         let mut feed = subscriber.subscribe(&subject).await.with_context(|| format!("{}: {subject}", to.name))?;
-        let delivered = Arc::<AtomicU64>::default();
+        let (began, messages, last) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
+        let arrivals = Arc::new(Arrivals { began, messages, last });
         for link in &publishers {
             first(link, &mut feed, &subject, shape.size).await.with_context(|| format!("the flood, {}", from.name))?;
         }
-        let tasks = vec![tokio::spawn(count(feed, Arc::clone(&delivered)))];
+        let tasks = vec![tokio::spawn(count(feed, Arc::clone(&arrivals)))];
         let (failed, going) = (Arc::default(), Arc::new(AtomicBool::new(true)));
-        Ok(Self { name: from.name.clone(), subject, shape, publishers, subscriber, delivered, failed, going, tasks })
+        Ok(Self { name: from.name.clone(), subject, shape, publishers, subscriber, arrivals, failed, going, tasks })
     }
 
     /// The tenant, where the protocol tells.
@@ -105,9 +131,11 @@ impl Flood {
     /// Totals now.
     pub(crate) fn read(&self) -> Reading {
         let publishers = self.publishers.iter().map(Link::counts).fold(Counts::default(), Counts::plus);
+        let (delivered, arrived) = self.arrivals.read();
         Reading {
             at: Instant::now(),
-            delivered: self.delivered.load(Ordering::Relaxed),
+            delivered,
+            arrived,
             failed: self.failed.load(Ordering::Relaxed),
             publishers,
             subscriber: self.subscriber.counts(),
@@ -125,6 +153,7 @@ impl Flood {
             to: self.subscriber.node(),
             size: self.shape.size,
             seconds: after.at.saturating_duration_since(before.at).as_secs_f64(),
+            delivered_seconds: arriving(before, after).as_secs_f64(),
             published: publishers.published,
             delivered: after.delivered.saturating_sub(before.delivered),
             refused: publishers.refused,
@@ -151,6 +180,8 @@ pub(crate) struct Flooded {
     to: String,
     size: usize,
     seconds: f64,
+    /// What the rate of deliveries is over.
+    delivered_seconds: f64,
     published: u64,
     delivered: u64,
     refused: u64,
@@ -161,18 +192,18 @@ pub(crate) struct Flooded {
 }
 
 impl Flooded {
-    fn bytes_per_s(&self, messages: u64) -> f64 {
-        messages as f64 * self.size as f64 / self.seconds.max(1e-6)
+    fn delivered_per_s(&self) -> f64 {
+        self.delivered as f64 / self.delivered_seconds.max(1e-6)
     }
 
     /// Payload bytes that publishers handed to their connections each second.
     pub(crate) fn published_bytes_per_s(&self) -> f64 {
-        self.bytes_per_s(self.published)
+        self.published as f64 * self.size as f64 / self.seconds.max(1e-6)
     }
 
     /// Payload bytes that arrived each second.
     pub(crate) fn delivered_bytes_per_s(&self) -> f64 {
-        self.bytes_per_s(self.delivered)
+        self.delivered_per_s() * self.size as f64
     }
 
     /// One line for people.
@@ -206,7 +237,7 @@ impl Flooded {
             "name": self.name, "tenant": self.tenant, "from": self.from, "to": self.to, "seconds": self.seconds,
             "published": self.published, "delivered": self.delivered,
             "published_per_s": self.published as f64 / self.seconds.max(1e-6),
-            "delivered_per_s": self.delivered as f64 / self.seconds.max(1e-6),
+            "delivered_per_s": self.delivered_per_s(),
             "published_bytes_per_s": self.published_bytes_per_s(),
             "delivered_bytes_per_s": self.delivered_bytes_per_s(),
             "refused": self.refused, "failed": self.failed, "dropped_by_client": self.dropped,
@@ -229,12 +260,64 @@ impl Flooded {
     }
 }
 
-async fn count(mut feed: Feed, delivered: Arc<AtomicU64>) {
+/// The time from the last arrival before the first reading to the last before the second one: what is under way at either end
+/// is no whole message, and large ones are few. Where nothing has come for longer than two messages took, to the second
+/// reading: what has stopped has the time that it stands still counted.
+fn arriving(before: &Reading, after: &Reading) -> Duration {
+    let whole = after.at.saturating_duration_since(before.at);
+    let Ok(messages @ 1..) = u32::try_from(after.delivered.saturating_sub(before.delivered)) else { return whole };
+    let (from, to) = (before.arrived, after.arrived);
+    let each = to.saturating_duration_since(from) / messages;
+    let still = after.at.saturating_duration_since(to);
+    // What came before may be long ago, when nothing flooded yet.
+    let from = if before.at.saturating_duration_since(from) > 2 * each { before.at } else { from };
+    let to = if still > 2 * each { after.at } else { to };
+    to.saturating_duration_since(from)
+}
+
+async fn count(mut feed: Feed, arrivals: Arc<Arrivals>) {
     while feed.next().await.is_some() {
         let mut arrived = 1;
         while arrived < 1024 && feed.try_next().is_some() {
             arrived += 1;
         }
-        delivered.fetch_add(arrived, Ordering::Relaxed);
+        arrivals.add(arrived);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds that a rate is over: readings at 1 s and at 7 s, and the last arrivals before them.
+    fn over(first: f64, last: f64, delivered: u64) -> f64 {
+        let began = Instant::now();
+        let reading = |at: f64, arrived: f64, delivered| Reading {
+            at: began + Duration::from_secs_f64(at),
+            delivered,
+            arrived: began + Duration::from_secs_f64(arrived),
+            failed: 0,
+            publishers: Counts::default(),
+            subscriber: Counts::default(),
+        };
+        arriving(&reading(1.0, first, 3), &reading(7.0, last, 3 + delivered)).as_secs_f64()
+    }
+
+    #[test]
+    fn a_rate_is_that_of_whole_messages_and_of_the_time_that_they_took() {
+        let about = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-6, "{found}, not {wanted}");
+        // One in 0.9 s, of which the seventh is under way.
+        about(over(0.9, 6.3, 6), 5.4);
+        about(over(0.999, 6.999, 60_000), 6.0);
+        about(over(0.5, 0.5, 0), 6.0);
+    }
+
+    #[test]
+    fn the_time_that_a_flood_stands_still_counts() {
+        let about = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-6, "{found}, not {wanted}");
+        about(over(0.9, 2.7, 2), 7.0 - 0.9);
+        about(over(0.999, 3.0, 60_000), 6.0);
+        // Nothing had come for long before.
+        about(over(0.1, 7.0, 60), 6.0);
     }
 }

@@ -33,7 +33,8 @@ Examples:
          --flood-class bulk --flood-size 64KiB --json | jq '.alone.p99_us, .beside.p99_us'
 
 The connection flags, or --context, name the victim's publisher. Each phase begins with a warm-up that is not counted.
-A latency counts from the moment the message was due. When the tool itself woke late, the output says so.";
+A latency counts from the moment the message was due. When the tool itself woke late, the output says so. What a flood
+delivered is a rate of whole messages: from the last that came before the phase to the last that came in it.";
 
 /// Between two looks at what has arrived.
 const LOOK: Duration = Duration::from_millis(10);
