@@ -40,7 +40,7 @@ usage: run/bench/fairness.sh [--rate MBIT] [--duration SECONDS] [--rounds N] [--
   --write        writes the table of --peer into docs/PERFORMANCE.md, between its two markers
 
 examples:
-  run/bench/fairness.sh                              this broker, every class and size; ten minutes
+  run/bench/fairness.sh                              this broker, every class and size; twenty minutes
   run/bench/fairness.sh --peer all --write           beside others; ten minutes, and twenty once to build zenohd
   run/bench/fairness.sh --via proxy --case measured --flood live:1024:1 --rounds 1
 
@@ -92,7 +92,7 @@ for peer in "${PEERS[@]}"; do
         *) die "there is no peer '$peer'" 'one of nats-2.9, nats-2.15, zenoh, all, ours' ;;
     esac
 done
-[ ${#FLOODS[@]} -gt 0 ] || FLOODS=({live,ctrl,tele,bulk}:1024:1 bulk:16:1 bulk:65536:1 bulk:1048576:1 live:1024:10)
+[ ${#FLOODS[@]} -gt 0 ] || FLOODS=({live,ctrl,tele,bulk}:1024:{1,10} bulk:{16,65536}:1 bulk:1048576:{1,10})
 
 link_way
 [ -n "${PROXY_BIN:-}" ] || [ "$VIA" = netns ] || BUILD+=(--example tbf-proxy)

@@ -78,6 +78,9 @@ catalogue! {
     Rate = "rate-limited", "rate limit exceeded";
     /// A broker or session that must take the message did not keep up for five seconds. Try again later, or publish less.
     Congested = "congested", "a subscriber or its broker does not keep up";
+    /// For five seconds there was no memory to read a large message into: others of the tenant are being read, or it holds too
+    /// much otherwise. The session ends. Publish fewer large messages at a time, or allow the tenant more memory.
+    Memory = "memory", "no memory left for a large message of this tenant";
     /// The payload is larger than the fabric allows.
     PayloadTooLarge = "payload-too-large", "maximum payload exceeded";
     /// The certificate cannot be parsed.

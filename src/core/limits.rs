@@ -112,6 +112,10 @@ pub const MEMORY_BYTES_MAX: usize = 1 << 44;
 /// Steps in which a session, an edge or a flow charges what it holds to its tenant, in bytes, and what it may always hold: about
 /// what an idle session costs anyway, so that light traffic touches nothing that is shared.
 pub const MEMORY_STEP_BYTES: usize = 16 * 1024;
+/// Of what a tenant may hold, its sessions take one part of so many for large messages that they read.
+pub const READING_TENANT_PARTS: usize = 2;
+/// Of what a node's tenants may hold, the sessions of all together take one part of so many for that.
+pub const READING_NODE_PARTS: usize = 4;
 /// Charged against lane limits for every queued frame beside its bytes: what the bookkeeping of a small frame costs.
 pub const QUEUED_FRAME_OVERHEAD_BYTES: usize = 128;
 /// Control frames (acks, pongs, refusals) one session may have waiting, in bytes: more is a client that does not read.

@@ -2,8 +2,8 @@
 //!
 //! Lanes bound what one session or edge holds, but nothing else bounds how many sessions do not read, or how many edges a
 //! tenant fills. Each session charges what its lanes hold to its own tenant, in steps of [`MEMORY_STEP_BYTES`], once for a
-//! batch and not for a message; so does each edge for every tenant it has something of, and each flow of messages that are
-//! kept until they are acknowledged. Whoever charges is a holder. When a tenant holds more than it may, those of its holders
+//! batch and not for a message; so does each edge for every tenant it has something of, each flow of messages that are
+//! kept until they are acknowledged, and each session that reads a large message ([`Reading`]). Whoever charges is a holder. When a tenant holds more than it may, those of its holders
 //! that hold more than their part of it find their lanes full, by the rule of each class; the others go on as before. When
 //! the pool is nearly used up, what a tenant may hold is its part of the pool, so that whoever holds most gives way first.
 //! When it is used up, every holder is held to one step.
@@ -20,6 +20,10 @@ use parking_lot::RwLock;
 
 use crate::limits::{MEMORY_BYTES_DEFAULT, MEMORY_STEP_BYTES};
 use crate::tenant::TenantKey;
+
+mod reading;
+
+pub use reading::{Reading, Room};
 
 /// What the holders of a node and of any one tenant may hold, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +52,8 @@ impl Default for MemoryBounds {
 #[derive(Debug)]
 pub struct Pool {
     used: AtomicUsize,
+    /// What sessions read of it.
+    reading: AtomicUsize,
     /// Tenants that hold anything.
     holders: AtomicUsize,
     node_max: AtomicUsize,
@@ -68,6 +74,7 @@ impl Pool {
     pub fn new(bounds: MemoryBounds) -> Self {
         Self {
             used: AtomicUsize::new(0),
+            reading: AtomicUsize::new(0),
             holders: AtomicUsize::new(0),
             node_max: AtomicUsize::new(bounds.node_bytes),
             tenant_max: AtomicUsize::new(bounds.tenant_bytes),
@@ -125,6 +132,8 @@ impl Pool {
 pub struct Account {
     pool: Arc<Pool>,
     used: AtomicUsize,
+    /// What sessions read of it.
+    reading: AtomicUsize,
     /// Those that have charged anything.
     holders: AtomicUsize,
     /// What they may hold by the tenant's section, beside what the node lets any tenant have.
@@ -135,7 +144,8 @@ impl Account {
     /// An empty account in a pool, bounded by that alone.
     #[must_use]
     pub const fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, used: AtomicUsize::new(0), holders: AtomicUsize::new(0), own_max: AtomicUsize::new(usize::MAX) }
+        let (used, reading, holders) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { pool, used, reading, holders, own_max: AtomicUsize::new(usize::MAX) }
     }
 
     /// Changes what the tenant's section lets them hold, in bytes; `None` for no bound beside the node's. Sessions go by it from
@@ -170,8 +180,12 @@ impl Account {
         self.part(self.pool.used())
     }
 
+    fn budget(&self, in_all: usize) -> usize {
+        self.pool.budget(in_all).min(self.own_max.load(Ordering::Relaxed))
+    }
+
     fn part(&self, in_all: usize) -> usize {
-        let budget = self.pool.budget(in_all).min(self.own_max.load(Ordering::Relaxed));
+        let budget = self.budget(in_all);
         if self.used() <= budget {
             return usize::MAX;
         }

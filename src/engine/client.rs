@@ -56,12 +56,14 @@ pub struct Effects {
     pub waits: bool,
     /// When it is to be given them at the latest, where that is known: it waits for its rate.
     pub until: Option<Time>,
+    /// Bytes of the first operation that is not complete, as far as they are known; zero for nothing.
+    pub needs: usize,
 }
 
 impl Effects {
     /// Begins a turn of a session, which is to work on so many bytes.
     pub(crate) fn begin(&mut self, bytes: usize) {
-        (self.waits, self.until) = (false, None);
+        (self.waits, self.until, self.needs) = (false, None, 0);
         self.batch.foresee(bytes);
     }
 

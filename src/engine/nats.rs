@@ -353,6 +353,7 @@ impl Machine for NatsSession {
             Farewell::Deny(Deny::CertExpired | Deny::BundleExpired) => Refusal::AuthenticationExpired,
             Farewell::Deny(Deny::CertRevoked) => Refusal::AuthenticationRevoked,
             Farewell::Deny(Deny::Limit) => Refusal::TooManyTenantConnections,
+            Farewell::Deny(Deny::Memory) => Refusal::InsufficientResources,
             Farewell::Deny(_) => Refusal::AuthorizationViolation,
         };
         refusal.encode_into(out);
@@ -370,7 +371,10 @@ impl NatsSession {
             used += self.take_again(buffer.get(used..).unwrap_or_default(), now, effects);
             let rest = buffer.get(used..).unwrap_or_default();
             match next_op(rest, &limits) {
-                Ok(Next::Need(_)) => return Ok(used),
+                Ok(Next::Need(bytes)) => {
+                    effects.needs = bytes;
+                    return Ok(used);
+                }
                 Ok(Next::Op { op, bytes }) => {
                     let publishes = matches!(op, Op::Pub { .. } | Op::Hpub { .. });
                     if publishes && !effects.commands.is_empty() {

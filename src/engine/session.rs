@@ -147,7 +147,10 @@ impl NativeSession {
                 None => FrameLimits::BEFORE_HELLO,
             };
             match next_frame(rest, &limits) {
-                Ok(Next::Need(_)) => return Ok(used),
+                Ok(Next::Need(bytes)) => {
+                    effects.needs = bytes;
+                    return Ok(used);
+                }
                 Ok(Next::Control { kind, body, frame_bytes }) => {
                     match Control::decode(kind, body, limits.control_bytes_max)? {
                         Some(control) => self.on_control(control, now, effects)?,

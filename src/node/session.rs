@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use glocal_core::deny::{Access, Deny, Escaped};
 use glocal_core::identity::Principal;
 use glocal_core::limits::{BUNDLE_GRACE_SECONDS, RELIABLE_TICK_MS, SESSION_PING_MS, SESSION_PINGS_MAX};
+use glocal_core::memory::{Reading, Room};
 use glocal_core::port::SessionPort;
 use glocal_core::rate::Rest;
 use glocal_core::sched::{DropReason, Drops};
@@ -31,9 +32,11 @@ use crate::trust::PeerChain;
 
 mod polling;
 mod pump;
+mod read_buffer;
 
 pub(crate) use polling::BusyPolls;
 use pump::{Event, Pump};
+use read_buffer::ReadBuffer;
 
 /// How often a session whose client does not read is looked at, in milliseconds.
 const BLOCKED_LOOK_MS: u64 = 1_000;
@@ -93,7 +96,8 @@ where
         pump: Pump::new(stream, Arc::clone(&context.busy_polls)),
         machine,
         effects: Effects::default(),
-        buffer: BytesMut::new(),
+        buffer: ReadBuffer::default(),
+        reading: None,
         heard: context.clock.now(),
         pings: 0,
         looks_at: began,
@@ -122,7 +126,10 @@ where
     session.machine.greet(&mut greeting);
     session.pump.write(greeting.freeze());
     let end = match presence {
-        Ok(_) => session.serve(began).await,
+        Ok(ref presence) => {
+            session.reading = Some(Reading::new(Arc::clone(presence.tenant.memory())));
+            session.serve(began).await
+        }
         Err(reason) => {
             session.context.counters.connections_refused.add(1);
             End::Ours(reason)
@@ -171,7 +178,8 @@ struct Session<S, M> {
     pump: Pump<S>,
     machine: M,
     effects: Effects,
-    buffer: BytesMut,
+    buffer: ReadBuffer,
+    reading: Option<Reading>,
     heard: Time,
     pings: u32,
     /// When it is looked at although nothing has happened.
@@ -300,10 +308,10 @@ where
 
     async fn on_read(&mut self, now: Time) -> Result<(), End<M::End>> {
         loop {
-            let used = self.machine.on_bytes(&self.buffer, now, &mut self.effects);
+            let used = self.machine.on_bytes(self.buffer.bytes(), now, &mut self.effects);
             let waits = !self.effects.commands.is_empty();
             self.carry_out(now).await;
-            self.buffer.advance(*used.as_ref().unwrap_or(&0));
+            self.buffer.consume(*used.as_ref().unwrap_or(&0), self.effects.needs);
             used.map_err(End::Protocol)?;
             let until = self.effects.until.unwrap_or(now.plus_millis(RELIABLE_TICK_MS));
             self.waits = self.effects.waits.then_some(until);
@@ -316,9 +324,28 @@ where
                 break;
             }
         }
-        if self.buffer.is_empty() && self.buffer.capacity() > pump::READ_BYTES {
-            // One large message does not cost its memory for ever.
-            self.buffer = BytesMut::new();
+        self.take_room(now)
+    }
+
+    /// Charges what a large message takes while it is read: takes room for all of it, or waits for that.
+    fn take_room(&mut self, now: Time) -> Result<(), End<M::End>> {
+        let Some(reading) = &mut self.reading else { return Ok(()) };
+        let Some(wanted) = self.buffer.lacks().filter(|_| self.waits.is_none()) else {
+            reading.keep(self.buffer.held());
+            return Ok(());
+        };
+        match reading.ask(wanted, now) {
+            Room::Given => self.buffer.grow(wanted),
+            Room::Later => {
+                self.waits = Some(now.plus_millis(RELIABLE_TICK_MS));
+                // Its silence is ours: it is not read.
+                (self.heard, self.pings) = (now, 0);
+            }
+            Room::Never => {
+                let tenant = self.context.shared.tenant(self.machine.principal().tenant().as_str());
+                tenant.inspect(|tenant| tenant.counters().deny(Access::Write, Deny::Memory));
+                return Err(End::Ours(Deny::Memory));
+            }
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! Readers that stop: what waits for them is bounded by their tenant and by the node, and whoever reads notices nothing but
-//! that an acknowledged class may wait for them, for five seconds at most.
+//! that an acknowledged class may wait for them, for five seconds at most. And writers that stop within a message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,12 @@ use tokio::net::TcpSocket;
 
 use crate::support::fabric::Fabric;
 use crate::support::node::{Local, Mesh, Process, REGION_A, metric};
-use crate::support::peer::{NATIVE, Peer, tls_of};
+use crate::support::peer::{self, Heard, NATIVE, Peer, tls_of};
 use crate::support::{eventually, eventually_blocking, message, resident, soon};
 
 const MIB: u64 = 1024 * 1024;
+/// Bytes of a large message.
+const LARGE: usize = 1024 * 1024;
 
 /// A session that subscribes and then reads nothing, over a connection that holds little.
 async fn stopped(fabric: &Fabric, at: std::net::SocketAddr, agent: &str, filter: &str) -> Peer {
@@ -300,4 +302,85 @@ async fn a_tenant_that_floods_a_slow_edge_in_every_class_is_held_to_its_memory_a
     }
     let labels = ["edge=\"global-region-a\"", "tenant=\"tenantA\"", "class=\"tele\"", "reason=\"memory\""];
     assert!(mesh.a.metric("glocal_edge_dropped_total", &labels).await > 0);
+}
+
+/// Sends all of a message of 1 MiB but its last byte, and waits for the broker to take it; what is left to send, or why it
+/// came to nothing.
+async fn begin(fabric: Arc<Fabric>, at: std::net::SocketAddr) -> (Peer, Option<String>) {
+    let tls = tls_of(&fabric, Some(&fabric.agent("alice")), NATIVE);
+    let mut peer = Peer::tcp(at, tls).await.unwrap();
+    peer.hello().await.unwrap();
+    let whole = peer::publish(Class::Tele, b"large", b"", &vec![7; LARGE]);
+    let sent = peer.send_bytes(&whole[..whole.len() - 1]).await;
+    let refused = match tokio::time::timeout(Duration::from_secs(8), peer.next()).await {
+        Err(_) if sent.is_ok() => None,
+        Ok(Ok(Some(Heard::Control(Control::Goodbye(goodbye))))) => Some(goodbye.code),
+        other => panic!("{other:?} after {sent:?}"),
+    };
+    (peer, refused)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_that_stop_within_a_message_hold_half_of_what_their_tenant_may_and_whoever_has_begun_finishes() {
+    const WRITERS: usize = 200;
+    const TENANT: u64 = 16 * MIB;
+    let fabric = Arc::new(Fabric::new());
+    let define = [("memory_bytes", "67108864"), ("tenant_memory_bytes", "16777216")];
+    let node = Process::start_with(&fabric, REGION_A, &define, &[]);
+    let ops = node.at.ops.unwrap();
+    let read =
+        |name: &'static str, labels: &'static [&'static str]| tokio::task::block_in_place(|| metric(ops, name, labels));
+    let (andy, bob) = (fabric.client(&node.at, "andy").await, fabric.client(&node.at, "bob").await);
+    let mut large = andy.subscribe("large", None).await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (of_andy, of_bob) =
+        (andy.subscribe("steady", None).await.unwrap(), bob.subscribe("steady", None).await.unwrap());
+    let beside = [
+        tokio::spawn(steady(andy.clone(), of_andy, "steady", Arc::clone(&stop))),
+        tokio::spawn(steady(bob.clone(), of_bob, "steady", Arc::clone(&stop))),
+    ];
+    let before = resident(node.child.id());
+    let writers: Vec<_> = (0..WRITERS).map(|_| tokio::spawn(begin(Arc::clone(&fabric), node.at.native_tcp))).collect();
+    let (mut most, mut grown) = (0, 0);
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        most = most.max(read("glocal_tenant_memory_used_bytes", &["tenantA"]));
+        grown = grown.max(resident(node.child.id()).saturating_sub(before));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("{} KiB charged, {} MiB resident", most / 1024, grown / MIB);
+    assert!(most > TENANT / 4, "{most} bytes are not much");
+    // Half of it is for what is read; the rest is what goes beside it.
+    assert!(most <= TENANT / 2 + MIB, "{most} bytes");
+    assert!(grown < 64 * MIB, "{} MiB more", grown / MIB);
+    // Those for whom there was no room are told so, and counted; the others go on where they are.
+    let (mut begun, mut refused) = (Vec::new(), 0);
+    for writer in writers {
+        match writer.await.unwrap() {
+            (peer, None) => begun.push(peer),
+            (_, Some(code)) => {
+                assert_eq!(code, "memory");
+                refused += 1;
+            }
+        }
+    }
+    assert!((4..=8).contains(&begun.len()), "{} have begun", begun.len());
+    assert_eq!(begun.len() + refused, WRITERS);
+    let labels = &["tenantA", "access=\"write\"", "reason=\"memory\""];
+    assert_eq!(read("glocal_denied_total", labels), refused as u64);
+    for peer in &mut begun {
+        peer.send_bytes(&[7]).await.unwrap();
+        assert_eq!(message(&mut large).await.payload(), vec![7; LARGE]);
+    }
+    tokio::task::block_in_place(|| {
+        eventually_blocking("all memory to be given back", || {
+            (metric(ops, "glocal_memory_used_bytes", &[]) == 0).then_some(())
+        });
+    });
+    stop.store(true, Ordering::Relaxed);
+    for task in beside {
+        let (count, longest) = task.await.unwrap();
+        println!("{count} beside it, the slowest took {longest:?}");
+        assert!(count > 100 && longest < Duration::from_secs(1), "{count} messages, {longest:?}");
+    }
+    assert_eq!(andy.statistics().reconnects + bob.statistics().reconnects, 0);
 }

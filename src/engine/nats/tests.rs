@@ -84,6 +84,19 @@ fn info_is_said_inside_tls_only_where_it_was_not_said_before() {
 }
 
 #[test]
+fn how_much_an_incomplete_operation_needs_is_known_from_its_line_on() {
+    let mut node = Node::new(1);
+    let mut a = Nats::quiet(&mut node, "tenantA", "alice");
+    a.say(&mut node, "SUB orders 7\r\n");
+    assert!(a.effects.needs < 100, "nothing is known of what comes next");
+    let operation = format!("HPUB orders 12 60012\r\nNATS/1.0\r\n\r\n{}\r\n", "x".repeat(60_000));
+    a.say(&mut node, &operation[..30_000]);
+    assert_eq!(a.effects.needs, operation.len());
+    assert_eq!(a.say(&mut node, &operation[30_000..]).matches('x').count(), 60_000);
+    assert!(a.effects.needs < 100);
+}
+
+#[test]
 fn subjects_are_the_tenants_own() {
     let mut node = Node::new(1);
     let mut a = Nats::quiet(&mut node, "tenantA", "alice");

@@ -1,26 +1,21 @@
 //! The byte pump of one session: reads and writes of one stream in one task, neither waiting for the other.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use glocal_core::port::SessionPort;
 use glocal_core::sched::Drops;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::polling::{BusyPolls, Polling};
+use super::read_buffer::ReadBuffer;
 use crate::clock::Clock;
 
-/// Bytes of a read buffer that is kept.
-pub(super) const READ_BYTES: usize = 128 * 1024;
-/// Bytes read before they are worked on.
-const BATCH_BYTES: usize = 64 * 1024;
-/// Least room made for one read: what one TLS record holds.
-const RECORD_BYTES: usize = 16 * 1024;
 /// Bytes taken from the lanes for one write (DESIGN section 11).
 const WRITE_BYTES: usize = 64 * 1024;
 /// Parts handed to the stream in one call.
@@ -104,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     pub(super) async fn next(
         &mut self,
         port: Option<&SessionPort>,
-        buffer: &mut BytesMut,
+        buffer: &mut ReadBuffer,
         reads: bool,
         clock: Clock,
     ) -> io::Result<Event> {
@@ -129,38 +124,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         .await
     }
 
-    /// Reads until the stream has no more or the buffer has grown by [`BATCH_BYTES`], so that what arrived together is
-    /// worked on together. While nothing is there, an empty buffer holds no memory.
-    fn poll_read(&mut self, cx: &mut TaskContext<'_>, buffer: &mut BytesMut) -> Poll<io::Result<Event>> {
+    fn poll_read(&mut self, cx: &mut TaskContext<'_>, buffer: &mut ReadBuffer) -> Poll<io::Result<Event>> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Err(error));
         }
-        let before = buffer.len();
-        while buffer.len() < before + BATCH_BYTES {
-            if buffer.capacity() - buffer.len() < RECORD_BYTES {
-                buffer.reserve(BATCH_BYTES);
+        Poll::Ready(match std::task::ready!(buffer.poll_fill(cx, &mut self.stream)) {
+            (0, _, None) => Ok(Event::Closed),
+            (0, _, Some(error)) => Err(error),
+            (_, full, failed) => {
+                self.failed = failed;
+                Ok(Event::Read { full })
             }
-            let read = std::pin::pin!(self.stream.read_buf(buffer));
-            match read.poll(cx) {
-                Poll::Ready(Ok(1..)) => {}
-                // What came before the end is worked on first; the stream says again that it has ended.
-                Poll::Ready(Ok(0)) if buffer.len() == before => return Poll::Ready(Ok(Event::Closed)),
-                Poll::Ready(Ok(0)) => break,
-                Poll::Ready(Err(error)) if buffer.len() == before => return Poll::Ready(Err(error)),
-                Poll::Ready(Err(error)) => {
-                    self.failed = Some(error);
-                    break;
-                }
-                Poll::Pending if buffer.len() > before => break,
-                Poll::Pending => {
-                    if buffer.is_empty() {
-                        *buffer = BytesMut::new();
-                    }
-                    return Poll::Pending;
-                }
-            }
-        }
-        Poll::Ready(Ok(Event::Read { full: buffer.len() >= before + BATCH_BYTES }))
+        })
     }
 
     /// `Ready(Ok)` never: it writes until the stream takes no more or the lanes are empty, and both wake the task.

@@ -43,6 +43,8 @@ pub enum Refusal<'a> {
     TooManyConnections,
     /// The tenant has as many sessions as it may.
     TooManyTenantConnections,
+    /// The tenant has no memory left for a message.
+    InsufficientResources,
     /// A message is too large.
     PayloadTooLarge,
     /// A line is too long.
@@ -115,6 +117,7 @@ impl Refusal<'_> {
             Self::AuthenticationRevoked => "User Authentication Revoked",
             Self::TooManyConnections => "maximum connections exceeded",
             Self::TooManyTenantConnections => "maximum account active connections exceeded",
+            Self::InsufficientResources => "Insufficient Resources",
             Self::PayloadTooLarge => "Maximum Payload Violation",
             Self::ControlLineTooLong => "maximum control line exceeded",
             Self::UnknownOperation => "Unknown Protocol Operation",

@@ -335,3 +335,16 @@ fn subscribers_are_told_the_true_sender_and_the_form_they_asked_for() {
     assert_eq!(sender, "cresco-system", "a foreign writer is known by its tenant");
     assert_eq!(root.effects.allowances.len(), 1, "and logged");
 }
+
+#[test]
+fn how_much_an_incomplete_frame_needs_is_known_from_its_prefix_on() {
+    let mut node = Node::new(1);
+    let mut a = node.client("tenantA", "alice");
+    a.say(&mut node, subscribe(1, "orders"));
+    assert!(a.effects.needs < 100, "nothing is known of what comes next");
+    let frame = publish(None, None, "orders", "", &[7; 60_000]);
+    assert!(a.send(&mut node, &frame[..30_000]).is_empty());
+    assert_eq!(a.effects.needs, frame.len());
+    assert_eq!(a.send(&mut node, &frame[30_000..]).len(), 1);
+    assert!(a.effects.needs < 100);
+}

@@ -97,6 +97,7 @@ fn refusals_have_the_words_that_clients_know() {
         (ParserError, "Parser Error"),
         (StaleConnection, "Stale Connection"),
         (SlowConsumer, "Slow Consumer"),
+        (InsufficientResources, "Insufficient Resources"),
         (InvalidClientProtocol, "invalid client protocol"),
         (NoRespondersWithoutHeaders, "no responders requires headers support"),
         (HeadersNotSupported, "message headers not supported"),
