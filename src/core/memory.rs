@@ -3,14 +3,15 @@
 //! Lanes bound what one session or edge holds, but nothing else bounds how many sessions do not read, or how many edges a
 //! tenant fills. Each session charges what its lanes hold to its own tenant, in steps of [`MEMORY_STEP_BYTES`], once for a
 //! batch and not for a message; so does each edge for every tenant it has something of, each flow of messages that are
-//! kept until they are acknowledged, and each session that reads a large message ([`Reading`]). Whoever charges is a holder. When a tenant holds more than it may, those of its holders
-//! that hold more than their part of it find their lanes full, by the rule of each class; the others go on as before. When
-//! the pool is nearly used up, what a tenant may hold is its part of the pool, so that whoever holds most gives way first.
-//! When it is used up, every holder is held to one step.
+//! kept until they are acknowledged, and each session that reads a large message ([`Reading`]). Whoever charges is a holder.
+//! When a tenant holds more than it may, those of its holders that hold more than their part of it find their lanes full, by
+//! the rule of each class; the others go on as before. When the pool is nearly used up, what a tenant may hold is its part of
+//! the pool, so that whoever holds most gives way first. When it is used up, every holder is held to one step.
 //!
 //! Guarantees: what is charged is given back with the lanes; a tenant below its part is never limited before the pool is
-//! used up; beyond the pool there is at most a step for every holder, what was promised room before, and one message of each
-//! lane and flow that has nothing else. A payload that many wait for is charged to each of them in full.
+//! used up, but for what it reads, which is half of that; beyond the pool there is at most a step for every holder, what was
+//! promised room before, one message of each lane and flow that has nothing else, and one that is read of each tenant. A
+//! payload that many wait for is charged to each of them in full.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
