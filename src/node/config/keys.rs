@@ -477,7 +477,8 @@ pub(super) const EDGE_KEYS: &[Key] = &[
         "rate",
         Kind::Rate,
         Presence::Absent("not shaped"),
-        "Shapes what this node sends on the edge, such as `100 Mbit/s`, or a number of bits per second.",
+        "Shapes what this node sends on the edge, such as `100 Mbit/s`, or a number of bits per second. Two per cent below what the \
+         link carries keep a queue out of it, in which everybody would wait.",
     ),
     Key::new(
         "metric",
