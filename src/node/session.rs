@@ -335,7 +335,7 @@ where
             return Ok(());
         };
         match reading.ask(wanted, now) {
-            Room::Given => self.buffer.grow(wanted),
+            Room::Given => self.buffer.move_to(wanted),
             Room::Later => {
                 self.waits = Some(now.plus_millis(RELIABLE_TICK_MS));
                 // Its silence is ours: it is not read.
@@ -343,7 +343,9 @@ where
             }
             Room::Never => {
                 let tenant = self.context.shared.tenant(self.machine.principal().tenant().as_str());
-                tenant.inspect(|tenant| tenant.counters().deny(Access::Write, Deny::Memory));
+                if let Some(tenant) = tenant {
+                    tenant.counters().deny(Access::Write, Deny::Memory);
+                }
                 return Err(End::Ours(Deny::Memory));
             }
         }

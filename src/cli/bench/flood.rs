@@ -303,9 +303,13 @@ mod tests {
         arriving(&reading(1.0, first, 3), &reading(7.0, last, 3 + delivered)).as_secs_f64()
     }
 
+    #[track_caller]
+    fn about(found: f64, wanted: f64) {
+        assert!((found - wanted).abs() < 1e-6, "{found}, not {wanted}");
+    }
+
     #[test]
     fn a_rate_is_that_of_whole_messages_and_of_the_time_that_they_took() {
-        let about = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-6, "{found}, not {wanted}");
         // One in 0.9 s, of which the seventh is under way.
         about(over(0.9, 6.3, 6), 5.4);
         about(over(0.999, 6.999, 60_000), 6.0);
@@ -314,7 +318,6 @@ mod tests {
 
     #[test]
     fn the_time_that_a_flood_stands_still_counts() {
-        let about = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-6, "{found}, not {wanted}");
         about(over(0.9, 2.7, 2), 7.0 - 0.9);
         about(over(0.999, 3.0, 60_000), 6.0);
         // Nothing had come for long before.

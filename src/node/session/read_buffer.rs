@@ -52,7 +52,7 @@ impl ReadBuffer {
             if self.is_empty() {
                 self.release();
             } else if wanted <= FREE_BYTES && self.bytes.len() + RECORD_BYTES <= wanted {
-                self.replace(wanted);
+                self.move_to(wanted);
             }
         }
     }
@@ -62,11 +62,6 @@ impl ReadBuffer {
     pub(super) fn lacks(&self) -> Option<usize> {
         let wanted = self.wanted();
         (wanted > FREE_BYTES.max(self.allocated) && self.bytes.len() >= BATCH_BYTES).then_some(wanted)
-    }
-
-    /// Takes what was asked for.
-    pub(super) fn grow(&mut self, wanted: usize) {
-        self.replace(wanted);
     }
 
     /// Reads until the stream has no more, a batch has come or a large first operation is complete, so that what arrived together
@@ -111,10 +106,11 @@ impl ReadBuffer {
             return;
         }
         let wanted = Some(self.wanted()).filter(|wanted| *wanted <= FREE_BYTES).unwrap_or(SPACE_BYTES);
-        self.replace(wanted.max(self.bytes.len() + RECORD_BYTES));
+        self.move_to(wanted.max(self.bytes.len() + RECORD_BYTES));
     }
 
-    fn replace(&mut self, allocated: usize) {
+    /// Moves what was read to a piece of memory of so many bytes.
+    pub(super) fn move_to(&mut self, allocated: usize) {
         let mut bytes = BytesMut::with_capacity(allocated);
         bytes.extend_from_slice(&self.bytes);
         (self.bytes, self.allocated) = (bytes, allocated);
@@ -176,7 +172,7 @@ mod tests {
             buffer.consume(used, needs);
             if let Some(wanted) = buffer.lacks() {
                 assert_eq!(wanted, needs + RECORD_BYTES, "all of it at once");
-                buffer.grow(wanted);
+                buffer.move_to(wanted);
                 assert!(buffer.lacks().is_none());
             }
             assert!(buffer.bytes.capacity() <= buffer.allocated);
@@ -218,7 +214,7 @@ mod tests {
         poll_fn(|cx| buffer.poll_fill(cx, &mut far)).await;
         assert_eq!(buffer.lacks(), Some((1 << 20) + RECORD_BYTES));
         assert_eq!((buffer.allocated, buffer.held()), (SPACE_BYTES, 0), "until it has been given more");
-        buffer.grow((1 << 20) + RECORD_BYTES);
+        buffer.move_to((1 << 20) + RECORD_BYTES);
         assert_eq!(buffer.held(), (1 << 20) + RECORD_BYTES);
         assert_eq!(buffer.bytes().len(), BATCH_BYTES + 1);
     }
